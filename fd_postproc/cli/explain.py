@@ -13,6 +13,7 @@ records nothing.
 "damaged" (entries), "steps", "rates", "queue" (the last look at it), "slowest", "gaps", "latency" (seconds
 from the worker's call to the end of the step), "findings", and "request" if one was asked for.  A finding
 has "severity", "code" (stays the same when texts change), "seconds_ago", "time" and "text".
+"node" is the engine's role and rank ("prefill node, rank 1"; "" where there is one engine).
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ def _note_choice(which: str, chosen: Flight, others: list[Flight]) -> None:
 
 
 def _asked(running: list[Flight]) -> str:
-    """Ask which of several running engines is meant."""
+    """Ask which of several running engines is meant; they are in the order of roles and ranks."""
+    running = sorted(running, key=lambda head: head.node)
     lines = "\n".join(f"  {number}  {_whose(head)}" for number, head in enumerate(running, 1))
     listed = f"{len(running)} engines run here:\n{lines}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -146,7 +148,13 @@ def _whose(head: Flight) -> str:
     if head.writer is None:
         is_orderly = any(isinstance(entry, Event) and entry.kind == Kind.CLOSED for entry in head.entries)
         state = f", {'ended' if is_orderly else 'killed or crashed'} {when(last)}"
-    return f"{head.side} {head.pid}, queue {head.queue_id} ({head.channel}), began {when(began)}{state}"
+    return f"{_named(head)}, queue {head.queue_id} ({head.channel}), began {when(began)}{state}"
+
+
+def _named(flight: Flight, state: str = "") -> str:
+    """Side, process and state, and the engine's role and rank where there are several."""
+    node = f", {flight.node}" if flight.node else ""
+    return f"{flight.side} {flight.pid}{state}{node}"
 
 
 def _engines() -> list[Flight]:
@@ -263,7 +271,7 @@ def _print_head(screen: Console, picture: Picture) -> None:
     span = _span(picture.end - picture.first)
 
     screen.print(
-        f"{flight.side} {flight.pid} ({state}), queue {flight.queue_id}, {flight.channel}, fd_postproc "
+        f"{_named(flight, f' ({state})')}, queue {flight.queue_id}, {flight.channel}, fd_postproc "
         f"{flight.version}: {span} up to {picture.clock(picture.end)}, {plural(len(picture.steps), 'step')}",
         style="bold",
     )
@@ -355,7 +363,8 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
     delays = _latencies(picture, worker)
     answer = {
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,
-        "alive": picture.is_alive, "channel": flight.channel, "queue_id": flight.queue_id,
+        "node": flight.node, "alive": picture.is_alive, "channel": flight.channel,
+        "queue_id": flight.queue_id,
         "began": picture.clock(flight.began), "seconds": round(picture.end - picture.first, 6),
         "overwritten": flight.overwritten, "damaged": flight.damaged,
         "steps": len(picture.steps), "rates": picture.rates(),
@@ -399,7 +408,7 @@ def _follow(path: str) -> int:
 def _live_lines(picture: Picture, worker: Flight | None) -> list[str]:
     flight, rates = picture.flight, picture.rates()
     state = "runs" if picture.is_alive else "has ended"
-    lines = [f"{flight.side} {flight.pid} ({state}), queue {flight.queue_id}, {flight.channel}  "
+    lines = [f"{_named(flight, f' ({state})')}, queue {flight.queue_id}, {flight.channel}  "
              f"{picture.clock(picture.end)}"]  # fmt: skip
     if rates:
         ago = picture.end - picture.steps[-1].at

@@ -11,9 +11,9 @@ from .._core import CHANNELS, decode, payload_size
 from ..checks import plural
 from ..errors import MalformedMessage, QueueError
 from ..layout import Channel, Layout
-from ..queues import KernelLimits, key_text
+from ..queues import KernelLimits, QueueInfo, key_text
 from .findings import Finding, Scope, worst
-from .snapshot import Queue, Snapshot
+from .snapshot import Queue, Snapshot, signal_id
 
 # Half full: the reader has been slower than the writer for a while.
 _MUCH = 0.5
@@ -37,6 +37,7 @@ def check_queues(snapshot: Snapshot, scope: Scope) -> list[Finding]:
     if not snapshot.queues:
         what = "that was named" if scope.named else "that looks like FastDeploy's"
         found.append(Finding("info", "queues", "queue-none", "queues", f"no queue {what}"))
+    found += [_signals(info) for info in snapshot.signals]
     if snapshot.others:
         found.append(_others(snapshot))
     return found
@@ -240,6 +241,17 @@ def _access(queue: Queue) -> list[Finding]:
         )
         found.append(_finding(queue, "info", "queue-mode", seen, remedy, mode=f"{info.mode:04o}"))
     return found
+
+
+def _signals(info: QueueInfo) -> Finding:
+    number = signal_id(info.key)
+    seen = (
+        f"FastDeploy's signals of a prefill node's cache, for its messager; "
+        f"{plural(info.messages, 'message')}, mode {info.mode:04o}; no token is in it"
+    )
+    subject = f"queue {info.msqid} (id {number}, /opt/, key {key_text(info.key)})"
+    data = {"id": number, "key": key_text(info.key), "messages": info.messages, "mode": f"{info.mode:04o}"}
+    return Finding("info", "queues", "queue-signals", subject, seen, (), info.msqid, data)
 
 
 def _others(snapshot: Snapshot) -> Finding:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from .. import queues
+from ..errors import QueueError
 from ..layout import Channel
 from ..queues import KernelLimits, QueueInfo, key_text
 from .findings import Scope
@@ -104,6 +105,7 @@ class Snapshot:
     limits: KernelLimits
     queues: list[Queue]  # those in scope
     others: list[QueueInfo] = field(default_factory=list)  # not FastDeploy's as far as one can tell
+    signals: list[QueueInfo] = field(default_factory=list)  # FastDeploy's, for a prefill node's cache
 
 
 def own_places(scope: Scope) -> list[Place]:
@@ -135,6 +137,18 @@ def identities(key: int, places: list[Place], ids: frozenset[int]) -> tuple[Iden
     return tuple(found)
 
 
+def signal_id(key: int) -> int | None:
+    """Id of a prefill node's queue of signals, if the key is one's: they say which layers' cache is written.
+
+    FastDeploy makes the key of /opt/ and of the id, 4 bits further left (tensor parallel rank 0).
+    """
+    try:
+        queue_id = (key & 0xFFFFF) >> 4
+        return queue_id if queue_id and queues.queue_key(queue_id << 4, "/opt/") == key else None
+    except QueueError:  # no such folder
+        return None
+
+
 def configured_ids(scope: Scope) -> frozenset[int]:
     """Ids that the user named, otherwise the environment's."""
     if scope.named:
@@ -152,6 +166,7 @@ def take(scope: Scope) -> Snapshot:
     ids = configured_ids(scope)
     found: list[Queue] = []
     others: list[QueueInfo] = []
+    signals: list[QueueInfo] = []
     looked_at: dict[int, list[Place]] = {}
     for info in infos:
         named = info.msqid in scope.msqids or info.key in scope.keys
@@ -165,10 +180,12 @@ def take(scope: Scope) -> Snapshot:
         known = identities(info.key, seen, ids) if info.key else ()
         queue = Queue(info, known, named, sender, receiver)
         if not queue.ours:
-            others.append(info)
+            (others if signal_id(info.key) is None else signals).append(info)
         elif _in_scope(queue, scope):
             found.append(queue)
-    return Snapshot(queues.kernel_limits(), found, [] if scope.named else others)
+    if scope.named:
+        return Snapshot(queues.kernel_limits(), found)
+    return Snapshot(queues.kernel_limits(), found, others, signals)
 
 
 def _in_scope(queue: Queue, scope: Scope) -> bool:

@@ -37,6 +37,7 @@ ABOUT = {
     "busy": _About(
         "Whether the worker sends nothing and is at work (1), which is no fault, or not (0)", "livemax"
     ),
+    "waiting_first_tokens": _About("Requests of this decode node that wait for their first token", "livesum"),
     "fast_path": _About(
         "Whether fd_postproc takes this fast path (1), or leaves it to FastDeploy's code (0)", "livemin"
     ),
@@ -127,22 +128,22 @@ _samples: _Samples | None = None
 _due = 0.0
 
 
-def export(name: str, label: str, value: str, is_on: bool) -> None:
-    """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` of `ABOUT` to 1 or 0, with prometheus_client only.
+def export(name: str, label: str, value: str, number: float) -> None:
+    """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` of `ABOUT`, with prometheus_client only.
 
-    The sample of a service is the largest value of `unhealthy` and `busy`, and the smallest of the others,
-    over the processes that live.
+    The sample of a service is the largest value of `unhealthy` and `busy`, the sum of
+    `waiting_first_tokens`, and the smallest of the others, over the processes that live.
     """
     global _files
     # None, no file to share, the name is taken, or a prometheus_client that FastDeploy cannot use either.
     with contextlib.suppress(ImportError, OSError, ValueError, TypeError), _lock:
-        _registered().numbers[name][label, value] = float(is_on)
+        _registered().numbers[name][label, value] = float(number)
         folder = os.environ.get(_FOLDER)
         if folder:
             if _files is None or _files.folder != folder:
                 _remove_files_of_ended(folder)
                 _files = _Files(folder)
-            _files.set(name, label, value, float(is_on))
+            _files.set(name, label, value, float(number))
 
 
 def sweep() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import sys
 from typing import Any
 
@@ -55,7 +56,14 @@ def tell_variables(log: Any) -> None:
 
 
 def export_active(side: str, active: bool) -> None:
-    """Set the gauge ``fd_postproc_active{side=...}`` of the engine, the worker or the api."""
+    """Set the gauge ``fd_postproc_active{side=...}`` of the engine, the worker or the api.
+
+    Workers of all ranks write for the page of rank 0's engine, which starts them: from rank 1 on a worker
+    names its rank, ``"worker 1"``, so that none hides another's fall-back.
+    """
+    rank = os.environ.get("PADDLE_TRAINER_ID", "")
+    if side == "worker" and rank not in ("", "0"):
+        side = f"worker {rank}"
     export("active", "side", side, active)
 
 

@@ -17,6 +17,8 @@ BUSY_WORD = struct.Struct("<Q")
 BUSY_AT = 264
 BOOT_AT = 272
 """Of the 16 bytes of the kernel's boot id: monotonic times of one boot compare; 0 in older files."""
+NODE_AT, NODE_SIZE = 288, 48
+"""Of a text: the engine's role and rank where there are several; empty in older files."""
 
 STEP_BODY = struct.Struct("<QIIIfffHHI")
 """Number of the frame, bytes, rows, sum; seconds to receive, build and put; batch, results, sender."""

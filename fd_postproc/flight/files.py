@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from .._version import __version__
 from ..environment import FLIGHT_FOLDER
-from .codes import BOOT_AT, ENTRY_SIZE, HEAD, HEAD_SIZE, MAGIC, VERSION
+from .codes import BOOT_AT, ENTRY_SIZE, HEAD, HEAD_SIZE, MAGIC, NODE_AT, NODE_SIZE, VERSION
 
 SUFFIX = ".flight"
 KEPT = 4
@@ -121,8 +121,10 @@ def fault_of(folder: str, size: int) -> str:
     return ""
 
 
-def make(side: str, channel: str, queue_id: int, key: int, size: int) -> Made:
+def make(side: str, channel: str, queue_id: int, key: int, size: int, node: str = "") -> Made:
     """Make the file of a process's side, of so many bytes, for a queue as of `queues.locate`.
+
+    `node` is the engine's role and rank, for a person.
 
     Raises
     ------
@@ -137,7 +139,10 @@ def make(side: str, channel: str, queue_id: int, key: int, size: int) -> Made:
                     _leave_half(where, folder, size)
                 else:
                     _clean(where)
-                return _made(folder, where, side, channel, queue_id, key, size)
+                made = _made(folder, where, side, channel, queue_id, key, size)
+                text = node.encode()[:NODE_SIZE]
+                made.memory[NODE_AT : NODE_AT + len(text)] = text
+                return made
         except OSError as error:
             errors.append(error)
     raise errors[0] if errors else FileNotFoundError(errno.ENOENT, "no folder for it")

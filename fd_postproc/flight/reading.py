@@ -20,6 +20,8 @@ from .codes import (
     HEAD,
     HEAD_SIZE,
     MAGIC,
+    NODE_AT,
+    NODE_SIZE,
     NUMBERS,
     QUEUE_BODY,
     STEP_BODY,
@@ -122,6 +124,7 @@ class Flight:
     damaged: int  # incomplete entries of another origin
     entries: list[Entry]  # in the order in which they were written
     boot: bytes = b""  # the kernel's boot id: monotonic times of others cannot be compared
+    node: str = ""  # the engine's role and rank, where there are several
 
 
 def is_flight(head: bytes) -> bool:
@@ -169,7 +172,7 @@ def parse(data: bytes, name: str = "recording", writer: int | None = None, most:
     return Flight(
         name, _text(side), _text(channel), _text(build), pid, queue_id, key, wall, mono / 1e9,
         busy / 1e9 if busy else None, writer, n * ENTRY_SIZE, overwritten, torn, damaged, entries,
-        data[BOOT_AT : BOOT_AT + 16],
+        data[BOOT_AT : BOOT_AT + 16], _text(data[NODE_AT : NODE_AT + NODE_SIZE]),
     )  # fmt: skip
 
 

@@ -35,16 +35,25 @@ class Recorder:
         self._close: Any = None
 
     @classmethod
-    def begin(cls, side: str, channel: Channel, queue_id: int, log: Any, size: int | None = None) -> Recorder:
+    def begin(
+        cls,
+        side: str,
+        channel: Channel,
+        queue_id: int,
+        log: Any,
+        size: int | None = None,
+        node: str = "",
+    ) -> Recorder:
         """Make this process's file; without one, the log says why, and nothing is recorded.
 
-        It has as many bytes as ``FD_POSTPROC_FLIGHT`` says, unless `size` does.
+        It has as many bytes as ``FD_POSTPROC_FLIGHT`` says, unless `size` does.  `node` is the engine's role
+        and rank.
         """
         try:
             usual = FLIGHT.value << 20
             if not usual:
                 return cls()
-            made = files.make(side, channel, queue_id, locate(channel, queue_id), size or usual)
+            made = files.make(side, channel, queue_id, locate(channel, queue_id), size or usual, node)
         except (OSError, ValueError) as error:
             log.warning(f"fd_postproc: no flight recorder: {error} ({FLIGHT}=0 turns it off)")
             return cls()

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import cases, faults, measure, reading, rollouts, streams, thinking, watch
+from . import cases, faults, measure, pair_faults, pairs, ranks, reading, rollouts, streams, thinking, watch
 from .namespace import DEFAULT, RAISED, Namespace
 from .server import CHANNELS, Service
 
@@ -266,6 +266,44 @@ def _rollouts(arguments: argparse.Namespace, folder: Path) -> int:
     return _keep(arguments, rows, rollouts.table(rows))
 
 
+def _pairs(arguments: argparse.Namespace, folder: Path) -> int:
+    """A prefill and a decode node: a difference, a hang or a side that is not active is exit status 1."""
+    rows = []
+    for channel in arguments.channel:
+        for draft in (False, True) if channel == "spec_topk" and arguments.draft else (False,):
+            rows += pairs.compare(
+                arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft=draft,
+                ways=arguments.way, every_case=arguments.every_case,
+            )  # fmt: skip
+    return _keep(arguments, rows, pairs.table(rows)) or pairs.failed(rows)
+
+
+def _ranks(arguments: argparse.Namespace, folder: Path) -> int:
+    """Data parallel ranks: a difference or a hang is exit status 1."""
+    rows = []
+    for channel in arguments.channel:
+        rows += ranks.compare(
+            arguments.tree,
+            folder / channel,
+            channel,
+            workers=arguments.workers,
+            every_case=arguments.every_case,
+        )
+    return _keep(arguments, rows, ranks.table(rows)) or ranks.failed(rows)
+
+
+def _pair_faults(arguments: argparse.Namespace, folder: Path) -> int:
+    """Faults of a prefill and a decode node: exit status 1 as `pair_faults.failed` says."""
+    rows = []
+    for channel in arguments.channel:
+        for way in arguments.way:
+            place = folder / channel / way.replace("/", "-")
+            for row in pair_faults.run(arguments.tree, place, channel, way=way, only=arguments.only):
+                _say(json.dumps(row))
+                rows.append(row)
+    return _keep(arguments, rows, pair_faults.table(rows)) or pair_faults.failed(rows)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m harness.service",
@@ -308,7 +346,30 @@ def _parser() -> argparse.ArgumentParser:
     watched.add_argument("--minutes", type=float, default=60)
     watched.add_argument("--seed", type=int, default=1)
     watched.set_defaults(run=_watch)
-    for command in serve, asked, wrong, watched:
+    paired = commands.add_parser(
+        "pairs", help="a prefill and a decode node behind FastDeploy's router, plug-in on none, both, one"
+    )
+    paired.add_argument("--draft", action="store_true", help="also draft logprobs (channel spec_topk)")
+    of_ranks = commands.add_parser("ranks", help="two data parallel ranks at once, plug-in off and on")
+    of_ranks.add_argument("--workers", type=int, default=2, help="API processes of each rank")
+    broken = commands.add_parser(
+        "pair-faults", help="prefill and decode node: slow and failing transfers, no blocks, deaths"
+    )
+    broken.add_argument("--only", choices=pair_faults.FAULTS, nargs="+", default=list(pair_faults.FAULTS))
+    for command, ways, function in (
+        (paired, list(pairs.WAYS), _pairs),
+        (of_ranks, [], _ranks),
+        (broken, ["off/off", "on/on"], _pair_faults),
+    ):
+        command.add_argument("--json", type=Path, help="also write this file")
+        if ways:
+            command.add_argument(
+                "--way", choices=pairs.WAYS, nargs="+", default=ways, help="plug-in on prefill/decode node"
+            )
+        if command is not broken:
+            command.add_argument("--every-case", action="store_true", help="all cases, not a dozen")
+        command.set_defaults(run=function)
+    for command in serve, asked, wrong, watched, paired, of_ranks, broken:
         command.add_argument("--channel", choices=CHANNELS, nargs="+", default=list(CHANNELS))
     timed = commands.add_parser("measure", help="CPU of a step, thread by thread")
     timed.add_argument("--requests", type=int, nargs="+", default=[1, 32, 128, 256])
@@ -357,7 +418,7 @@ def _parser() -> argparse.ArgumentParser:
     rolled.add_argument("--seconds", type=float, default=30.0, help="of each measurement")
     rolled.add_argument("--json", type=Path, help="also write this file")
     rolled.set_defaults(run=_rollouts)
-    for command in serve, asked, wrong, watched, timed, served, thinks, rolled:
+    for command in serve, asked, wrong, watched, paired, of_ranks, broken, timed, served, thinks, rolled:
         command.add_argument("--tree", type=Path, required=True, help="folder that holds fastdeploy/")
         command.add_argument("--folder", type=Path, help="keep logs here")
     return parser

@@ -142,9 +142,13 @@ def ask(
         `seconds` has "hangs" at its end.
     """
     with (
-        openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=seconds) as client,
+        openai.OpenAI(
+            base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=seconds,
+            # A server ends a connection that was idle for 5 s, also in the moment in which it is used again.
+            default_headers={"Connection": "close"},
+        ) as client,
         concurrent.futures.ThreadPoolExecutor(side_by_side) as pool,
-    ):
+    ):  # fmt: skip
 
         def one(case: Case) -> tuple[str, list[Any]]:
             for _ in range(TRIES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -55,8 +56,17 @@ class Service:
         What each answer says from a token on, in the place of made-up tokens: ``{0: "<think>"}``.
     experts : tuple of (int, int), optional
         Layers, and experts of each token in each, that answers tell.
+    role : {"mixed", "prefill", "decode"}
+        ``--splitwise-role``; a prefill and a decode node need a `router`.
+    router : str
+        Its address.
+    blocks : int
+        ``--num-gpu-blocks-override``; 0: enough.
+    ranks : int
+        Data parallel ranks, each with an API server, an engine and a worker of its own; see `rank`.
     ports : list of int, optional
-        Four free ports: API, tasks, metrics, cache.  A restart has to have those of the service before.
+        Free ports: for each of `kinds_of_ports` one of each rank.  A restart has to have those of the service
+        before.
     environment : mapping, optional
         More of it.
     """
@@ -75,14 +85,20 @@ class Service:
         parsers: tuple[str, str] = ("", ""),
         says: Mapping[int, str] | None = None,
         experts: tuple[int, int] | None = None,
+        role: str = "mixed",
+        router: str = "",
+        blocks: int = 0,
+        ranks: int = 1,
         ports: list[int] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.tree, self.folder, self.plug_in, self.channel = Path(tree).resolve(), folder, plug_in, channel
         self.namespace, self.draft, self.requests = namespace, draft, requests
         self.api_processes, self.parsers, self.says = workers, parsers, dict(says or {})
-        self.experts = experts
-        self.ports = ports or free_ports(4)
+        self.experts, self.role, self.router, self.ranks = experts, role, router, ranks
+        # A node's blocks are memory of this machine: its cache messager makes them.
+        self.blocks = blocks or (2000 if role != "mixed" else 4000 if experts else 200000)
+        self.ports = ports or free_ports(ranks * len(kinds_of_ports(role)))
         self.more = dict(environment or {})
         self.process: subprocess.Popen | None = None
         self._seen: dict[int, str] = {}
@@ -90,6 +106,19 @@ class Service:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.ports[0]}"
+
+    def port(self, kind: str, rank: int = 0) -> int:
+        """A rank's port for one of `kinds_of_ports`."""
+        return self.ports[kinds_of_ports(self.role).index(kind) * self.ranks + rank]
+
+    def rank(self, rank: int) -> Rank:
+        """One of its data parallel ranks, which is asked as a service is."""
+        return Rank(self, rank)
+
+    @property
+    def transfer(self) -> Path:
+        """What the cache messager of a prefill node does: see the shim's `rdma_comm`."""
+        return self.folder / "transfer"
 
     @property
     def counters(self) -> Path:
@@ -123,31 +152,46 @@ class Service:
             "FD_SERVICE_COUNTERS": str(self.counters),
             "FD_SERVICE_CLOCKS": str(self.clocks),
             "FD_SERVICE_WORKERS_ERRORS": str(self.folder / "worker"),
-            "CUDA_VISIBLE_DEVICES": "0",
+            "FD_SERVICE_TRANSFER": str(self.transfer),
+            # FastDeploy asks no nvidia-smi and no network card then.
+            "KVCACHE_GDRCOPY_FLUSH_ENABLE": "0",
+            "KVCACHE_RDMA_NICS": "none",
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(self.ranks))),
             "HF_HUB_OFFLINE": "1",
             **({"FD_PLUGINS": "fd_postproc"} if self.plug_in else {}),
             **self.more,
         }
         command = [*(self.namespace.enter if self.namespace else ()), sys.executable, "-W", "ignore"]
-        command += ["-m", "fastdeploy.entrypoints.openai.api_server", *self._options()]
+        command += self._options()
         with (self.folder / "out").open("ab") as out:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=environment, stdout=out, stderr=out, start_new_session=True
             )
 
     def _options(self) -> list[str]:
-        api, tasks, metrics, cache = map(str, self.ports)
-        options = ["--model", str(self.folder / "model"), "--host", "127.0.0.1", "--port", api]
-        options += [
-            "--metrics-port",
-            metrics,
-            "--engine-worker-queue-port",
-            tasks,
-            "--cache-queue-port",
-            cache,
-        ]
-        blocks = "4000" if self.experts else "200000"
-        options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", blocks]
+        """FastDeploy's server with its arguments."""
+
+        def of_all(kind: str) -> str:
+            return ",".join(str(self.port(kind, rank)) for rank in range(self.ranks))
+
+        ports = {"port": of_all("api"), "metrics-port": of_all("metrics")}
+        if self.ranks > 1:
+            command = ["-m", "fastdeploy.entrypoints.openai.multi_api_server", "--num-servers"]
+            command += [str(self.ranks), "--ports", ports["port"], "--metrics-ports", ports["metrics-port"]]
+            options = [*command, "--args", "--data-parallel-size", str(self.ranks)]
+        else:
+            options = ["-m", "fastdeploy.entrypoints.openai.api_server"]
+            for option, port in ports.items():
+                options += [f"--{option}", port]
+        # A router reaches nodes at the address of the host's name.
+        host = "127.0.0.1" if self.role == "mixed" else "0.0.0.0"
+        options += ["--model", str(self.folder / "model"), "--host", host]
+        options += ["--engine-worker-queue-port", of_all("tasks"), "--cache-queue-port", of_all("cache")]
+        if self.role != "mixed":
+            options += ["--splitwise-role", self.role, "--cache-transfer-protocol", "rdma"]
+            options += ["--router", self.router, "--pd-comm-port", of_all("connector")]
+            options += ["--rdma-comm-ports", of_all("rdma")]
+        options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", str(self.blocks)]
         if self.experts:
             options += ["--routing-replay-config"]
             options += ['{"enable_routing_replay": true, "routing_store_type": "response"}']
@@ -171,12 +215,13 @@ class Service:
         ------
         NotReady
         """
+        urls = [self.rank(rank).url for rank in range(self.ranks)]
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise NotReady(f"the service ended with {self.process.returncode}: see {self.folder}/out")
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
+                if all(httpx.get(f"{url}/health", timeout=5).status_code == 200 for url in urls):
                     return
             time.sleep(0.2)
         raise NotReady(f"no answer within {seconds} s: see {self.folder}/out and {self.folder}/log")
@@ -194,7 +239,7 @@ class Service:
         Counters(self.counters).pace(interval)
 
     def workers(self) -> list[int]:
-        """Process id of its stand-in worker."""
+        """Process ids of its stand-in workers, by rank."""
         return [
             pid
             for pid in self.processes()
@@ -231,6 +276,23 @@ class Service:
         self._seen = {pid: births[pid] for pid in sorted(found & births.keys())}
         return list(self._seen)
 
+    def transfers(self, seconds: float = 0.0, *, fail: bool = False) -> None:
+        """What becomes of a prefill node's transfers from now on: seconds of each, and whether it fails."""
+        self.transfer.write_text(json.dumps({"seconds": seconds, "fails": fail}))
+
+    def freeze(self) -> None:
+        """``SIGSTOP`` to all of it: an idle node costs nearly half a core."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """``SIGCONT`` to all of it."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def kill(self, pid: int | None = None) -> None:
         """``kill -9`` of one process; the engine's if none is named."""
         self.processes()
@@ -241,6 +303,7 @@ class Service:
         if self.process is None:
             return
         everything = self.processes()
+        self.thaw()
         for name in (signal.SIGTERM, signal.SIGKILL):
             for pid in everything:
                 with contextlib.suppress(ProcessLookupError):
@@ -261,9 +324,10 @@ class Service:
         if self.namespace is None:
             from fd_postproc import queues
 
-            for channel in CHANNELS:
+            ports = [self.port("tasks", rank) for rank in range(self.ranks)]
+            for channel, port in itertools.product(CHANNELS, ports):
                 with contextlib.suppress(Exception), contextlib.chdir(self.folder):
-                    queues.remove_queue(queues.locate(channel, self.ports[1]))
+                    queues.remove_queue(queues.open_queue(queues.locate(channel, port), create=False))
 
     def dropped(self, user: str) -> int:
         """How many requests of this user lost their first response: see the shim's `connections`."""
@@ -281,6 +345,32 @@ class Service:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+
+class Rank:
+    """A data parallel rank of a service: an API server with an engine of its own."""
+
+    def __init__(self, service: Service, rank: int) -> None:
+        self._service, self._rank = service, rank
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._service.port('api', self._rank)}"
+
+    def metrics(self) -> str:
+        """Its metrics page."""
+        return httpx.get(
+            f"http://127.0.0.1:{self._service.port('metrics', self._rank)}/metrics", timeout=10
+        ).text
+
+    def dropped(self, user: str) -> int:
+        """See `Service.dropped`."""
+        return self._service.dropped(user)
+
+
+def kinds_of_ports(role: str) -> tuple[str, ...]:
+    """What a service of this role listens for, each on a port of its own."""
+    return ("api", "tasks", "metrics", "cache", *(() if role == "mixed" else ("connector", "rdma")))
 
 
 def dialect(tree: Path) -> str:

@@ -53,12 +53,12 @@ def test_the_newest_engines(run, recorder):
 
 
 @contextlib.contextmanager
-def running(queue_id, request):
+def running(queue_id, request, node=""):
     """An engine of another process, which runs until the block ends; its pid."""
     code = f"""
 import logging, sys
 from fd_postproc.flight.recorder import Recorder
-recorder = Recorder.begin("engine", "topk", {queue_id}, logging.getLogger("x"), size=1 << 16)
+recorder = Recorder.begin("engine", "topk", {queue_id}, logging.getLogger("x"), size=1 << 16, node={node!r})
 recorder.began(3, "{request}", 70, 1.5)
 print("begun", flush=True)
 sys.stdin.read()
@@ -107,6 +107,27 @@ def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
             os.write(leader, b"3\n")
             assert "'3' is not a number from 1 to 2" in flat(all_from(leader).decode())
             assert status() == 1
+
+
+def test_role_and_rank_where_there_are_several(run, folder):
+    """In the head line, in the list of those that run, and for a program."""
+    with contextlib.ExitStack() as stack:
+        pids = {
+            node: stack.enter_context(running(queue_id, "chat-1", node))
+            for queue_id, node in (
+                (8002, "prefill node"),
+                (8003, "decode node, rank 1"),
+                (8004, "decode node, rank 0"),
+            )
+        }
+        _, _, err = run("explain")
+        listed = [line.split(maxsplit=1)[1] for line in err.splitlines() if " began " in line]
+        assert [line.partition(", queue")[0] for line in listed] == [
+            f"engine {pids[node]}, {node}" for node in sorted(pids)
+        ]
+        for node, pid in pids.items():
+            assert f"engine {pid} (runs), {node}, queue " in run("explain", pid)[1]
+            assert json.loads(run("explain", pid, "--json")[1])["node"] == node
 
 
 @each("how", ["path", "pid", "none"])

@@ -36,6 +36,17 @@ def test_queues_are_recognised_by_their_keys(default_limits, run):
     assert str(foreign) in out
 
 
+def test_a_prefill_nodes_signals_are_known(default_limits, run):
+    """Their key is made of another folder, and of the id 4 bits further left."""
+    signals = queues.open_queue(queues.queue_key(ID << 4, "/opt/"))
+    foreign = queues.open_queue(queues.queue_key((ID << 4) + 1, "/opt/"))
+    snapshot = doctor.take(Scope())
+    assert [info.msqid for info in snapshot.signals] == [signals]
+    assert [info.msqid for info in snapshot.others] == [foreign]
+    (found,) = [each for each in doctor.examine(Scope(), snapshot) if each.code == "queue-signals"]
+    assert (found.severity, found.data["id"], found.msqid) == ("info", ID, signals)
+
+
 def test_the_directory_of_a_process_that_uses_a_queue(default_limits, tmp_path, live_user):
     """Its keys are looked for, too; without it, only where that is asked for."""
     key, folders = queues.locate("spec", ID), (tmp_path / str(n) for n in range(64))

@@ -79,6 +79,13 @@ class ResourceManager:
         self.requests.pop(name, None)
         self.to_be_rescheduled_request_id_set.discard(name)
 
+    def pre_recycle_resource(self, name):
+        """Free what a request has, of which no token will come."""
+        self.calls.append(["pre_recycle_resource", name])
+        slot = self.requests[name].idx
+        self._free(name)
+        self.stop_flags[slot], self.tasks_list[slot] = True, None
+
     # ---- called by the token processor -------------------------------------------------------------
 
     def finish_requests_async(self, name):

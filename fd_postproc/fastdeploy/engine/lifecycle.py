@@ -77,7 +77,9 @@ class Lifecycle(Sockets):
         self.watch.begin()
 
     def _begin_recording(self) -> None:
-        self.recorder = Recorder.begin("engine", self.channel, queue_id_from_env(), self.fd.llm_logger)
+        self.recorder = Recorder.begin(
+            "engine", self.channel, queue_id_from_env(), self.fd.llm_logger, node=node_of(self.cfg)
+        )
         self.counters.stages.ring = self.recorder.ring
         peer = PEER.text or "nothing but FastDeploy's messages"
         self.recorder.event(
@@ -296,6 +298,16 @@ def _keep_for_good(connector: Any) -> None:
     """
     if connector is not None:
         _kept[id(connector)] = connector
+
+
+def node_of(cfg: Any) -> str:
+    """Role and rank of an engine, for a person; "" if it is the only one as far as its configuration says."""
+    role = getattr(getattr(cfg, "scheduler_config", None), "splitwise_role", "mixed")
+    parallel = getattr(cfg, "parallel_config", None)
+    parts = [f"{role} node"] if role in ("prefill", "decode") else []
+    if getattr(parallel, "data_parallel_size", 1) > 1:
+        parts.append(f"rank {getattr(parallel, 'local_data_parallel_id', 0)}")
+    return ", ".join(parts)
 
 
 def _clean_up(executor: Any, masks: Any) -> None:

@@ -13,6 +13,7 @@ from fd_postproc import queues
 from fd_postproc.explain.findings import findings
 from fd_postproc.explain.story import story_of, told
 from fd_postproc.explain.timeline import Picture
+from fd_postproc.fastdeploy.engine.lifecycle import node_of
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import End, Kind, request_hash
 from fd_postproc.flight.reading import Event, Live, MessageEntry, QueueEntry, StepEntry
@@ -65,6 +66,17 @@ def test_steps_and_requests(rig):
     rig.close()
     assert events(rig, Kind.CLOSED)
     assert not events(rig, Kind.QUEUE_REMOVED)  # it removes its queue itself
+
+
+def test_the_file_says_which_of_several_engines_it_is_of(started):
+    assert flight(started()).node == ""
+    one = started("spec_topk", splitwise_role="decode")
+    assert flight(one).node == "decode node"
+    cfg = one.processor.cfg
+    cfg.parallel_config.data_parallel_size, cfg.parallel_config.local_data_parallel_id = 2, 1
+    assert node_of(cfg) == "decode node, rank 1"
+    cfg.scheduler_config.splitwise_role = "mixed"
+    assert node_of(cfg) == "rank 1"
 
 
 @each("kind", [Kind.ABORTED, Kind.PREEMPTED])

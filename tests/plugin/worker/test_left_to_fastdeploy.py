@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from fd_postproc.errors import UnfitNumber
+from fd_postproc.fastdeploy.logs import export_active
 from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
@@ -178,3 +180,12 @@ def test_an_exception_of_ours(where, calls, raised_limits, double, plugged, monk
     assert plugged == ["save_output_topk"] * calls
     assert (op._state == "original") is (where == "before")
     assert len(lines(log, "ERROR", "save ops failed", "KeyError")) == 1
+
+
+def test_a_workers_gauge_names_its_rank(monkeypatch):
+    """One page has those of all ranks: a fall-back of one of them shows."""
+    for rank, active, side in ("0", True, "worker"), ("1", False, "worker 1"), ("7", True, "worker 7"):
+        monkeypatch.setenv("PADDLE_TRAINER_ID", rank)
+        export_active("worker", active)
+        assert REGISTRY.get_sample_value("fd_postproc_active", {"side": side}) == active
+    assert REGISTRY.get_sample_value("fd_postproc_active", {"side": "worker"}) == 1

@@ -11,6 +11,7 @@ from ....flight.codes import Kind
 from ...code_watch import CodeWatch
 from ...gauges import export, sweep
 from ...seams import ENGINE
+from .first_tokens import FirstTokens
 from .liveness import BUSY, REASONS, Health
 
 
@@ -18,7 +19,8 @@ class HealthWatch:
     """Watchdog of our token processor's health; `begin` starts it, `end` ends it.
 
     It is no part of the token thread, of which it also tells that it is dead, and it does not keep the
-    processor alive.  It looks every `period` seconds.
+    processor alive.  It looks every `period` seconds, on a
+    decode node also at requests that wait for their first token.
     """
 
     def __init__(self, processor: Any, period: float) -> None:
@@ -28,6 +30,7 @@ class HealthWatch:
         self._verdict: Health | None = None
         self._since = 0.0
         self._code: CodeWatch | None = None
+        self._first_tokens = FirstTokens()
 
     def begin(self) -> None:
         Thread(target=self._run, name="fd_postproc-health", daemon=True).start()
@@ -42,11 +45,13 @@ class HealthWatch:
         while not self._end.wait(self._period):
             processor = self._processor()
             if processor is None:
-                return
+                break
             processor.best_effort("health", self._look, processor)
             processor.best_effort("gauges", sweep)
             processor.best_effort("the look at wrappers", self._look_at_code, processor)
+            processor.best_effort("waiting for first tokens", self._first_tokens.look, processor)
             del processor
+        self._first_tokens.nodes.close()
 
     def _look_at_code(self, processor: Any) -> None:
         if self._code is None:

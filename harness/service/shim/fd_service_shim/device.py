@@ -1,5 +1,6 @@
 """The made-up device: one of compute capability 9.0, with 80 GiB."""
 
+import os
 from types import SimpleNamespace
 
 GIB = 1 << 30
@@ -24,10 +25,10 @@ def imitate_paddle(paddle):
 
 
 def imitate_groups(distributed):
-    """One process is its only group; Paddle would ask a device for it."""
-    distributed.get_world_size = lambda group=None: 1
+    """Every process is its only group; Paddle would ask a device for it."""
+    distributed.get_world_size = lambda group=None: int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     distributed.fleet.init = lambda *args, **kwargs: None
-    distributed.fleet.worker_index = lambda: 0
+    distributed.fleet.worker_index = lambda: int(os.environ.get("PADDLE_TRAINER_ID", "0"))
     distributed.new_group = lambda ranks=None, backend=None, timeout=None, **kwargs: SimpleNamespace(
         ranks=list(ranks or [0]), nranks=1, id=0, rank=0, world_size=1
     )

@@ -22,6 +22,8 @@ import zmq
 from fastdeploy import envs
 from fastdeploy.inter_communicator import ZmqIpcClient
 from fastdeploy.model_executor.ops.gpu import (
+    mtp_save_first_token,
+    mtp_save_first_token_with_topk,
     save_output,
     save_output_topk,
     speculate_save_output,
@@ -29,6 +31,7 @@ from fastdeploy.model_executor.ops.gpu import (
 )
 
 from fd_service_shim import tokens as model
+from fd_service_shim import transfer
 
 PREFILL = 0.05
 """Seconds before a request's first token.  FastDeploy's API server drops one that comes before it listens."""
@@ -40,7 +43,7 @@ WIDTH = 6  # draft tokens of FastDeploy's messages
 class Slot:
     """A request that is being decoded."""
 
-    def __init__(self, request, spec_tokens, fixed):
+    def __init__(self, request, spec_tokens, fixed, handed_over=False):
         wanted = getattr(request, "sampling_params", None) or request
         prompt = list(request.prompt_token_ids)
         before = list(request.output_token_ids or [])
@@ -60,6 +63,9 @@ class Slot:
         self.stops = [list(row[:n]) for row, n in zip(stops, lengths, strict=False) if n]
         self.logprobs = getattr(wanted, "logprobs", None)
         self.spec_tokens, self.fixed = spec_tokens, fixed
+        self.handed_over = handed_over and spec_tokens > 0
+        if self.handed_over and len(request.draft_token_ids or ()) < 2:
+            raise ValueError(f"{request.request_id} came without a draft token: {request.draft_token_ids}")
         self.done = False
         self.begins = time.monotonic() + PREFILL
 
@@ -71,7 +77,8 @@ class Slot:
             return WIDTH
         if self.fixed:
             return self.fixed
-        return 1 + int(model.mix(self.seed ^ np.uint64(self.step * 977)) % np.uint64(self.spec_tokens + 1))
+        most = 1 if self.handed_over and self.step == 1 else self.spec_tokens  # it came with one draft token
+        return 1 + int(model.mix(self.seed ^ np.uint64(self.step * 977)) % np.uint64(most + 1))
 
     def take(self, ids):
         """Tokens sampled for this step: those that are accepted, with the end where the request ends."""
@@ -104,7 +111,14 @@ class Runner:
         self.batch = 0
         method = config.speculative_config.method
         self.spec = method is not None
+        self.role = config.scheduler_config.splitwise_role
         self.spec_tokens = int(config.speculative_config.num_speculative_tokens) if self.spec else 0
+        if self.role == "prefill":
+            self.spec_tokens = 0
+        self.layers = config.model_config.num_hidden_layers + config.speculative_config.num_extra_cache_layer
+        self.rank = config.parallel_config.local_data_parallel_id
+        # As FastDeploy's model runner: the queues of each rank are its own.
+        os.environ["INFERENCE_MSG_QUEUE_ID"] = str(config.parallel_config.local_engine_worker_queue_port)
         self.draft = bool(getattr(config.speculative_config, "enable_draft_logprob", False))
         self.logprobs = bool(config.model_config.enable_logprob)
         self.vocabulary = int(os.environ["FD_SERVICE_FIRST_ID"]), int(os.environ["FD_SERVICE_LAST_ID"])
@@ -112,7 +126,7 @@ class Runner:
         self.legacy = os.environ["FD_SERVICE_DIALECT"] == "legacy"
         self.plain = os.environ.get("FD_SERVICE_UNASKED") == "plain"
         self.asked = True
-        self.counters = _Counters()
+        self.counters = _Counters(self.rank)
         self._next = 0.0
         self.async_output_queue = None
         if envs.FD_USE_GET_SAVE_OUTPUT_V1:
@@ -138,16 +152,21 @@ class Runner:
 
     def insert(self, requests, running):
         self.batch = int(running or 0)
+        signals = []
         for request in requests:
             index, kind = request.idx, request.task_type.name
             if kind == "PREFILL":
+                begin, end = request.prefill_start_index, request.prefill_end_index
+                signals.append((index, begin, end - begin))
                 whole = len(request.prompt_token_ids) + len(request.output_token_ids or [])
                 if request.prefill_end_index >= whole:
-                    self.slots[index] = Slot(request, self.spec_tokens, self.fixed)
+                    self.slots[index] = Slot(request, self.spec_tokens, self.fixed, self.role == "decode")
                     self.preempted.discard(index)
             elif kind in ("PREEMPTED", "ABORT"):
                 self.slots.pop(index, None)
                 self.preempted.add(index)
+        if signals and self.role == "prefill":
+            transfer.signal(signals, self.layers, self.rank)
         self.batch = max([self.batch, *(i + 1 for i in (*self.slots, *self.preempted))])
 
     def step(self):
@@ -184,7 +203,7 @@ class Runner:
         self._send(live, accepted, counts, ids[:, :cols], scores[:, :cols], ranks, marks)
         self.preempted.clear()
         for i in live:
-            if self.slots[i].done:
+            if self.slots[i].done or self.role == "prefill":
                 del self.slots[i]
         self.counters.add(len(live), len(flat))
 
@@ -231,6 +250,12 @@ class Runner:
             sampled[i, : len(accepted[i])] = accepted[i]
         lengths = paddle.to_tensor(np.full((batch, 1), 9, np.int32))
         prompts = paddle.to_tensor(np.full((batch, 1), 9, np.int64))
+        if self.role == "prefill":
+            self._draft(live, sampled)
+        if self.role == "prefill" and not self.logprobs:
+            steps = paddle.to_tensor(counts.reshape(-1, 1).astype(np.int64))
+            mtp_save_first_token(paddle.to_tensor(sampled), goes_on, lengths, prompts, steps, 0, False, True)
+            return
         if not self.logprobs:
             speculate_save_output(
                 paddle.to_tensor(sampled), paddle.to_tensor(counts), goes_on, lengths, prompts, preempted,
@@ -240,18 +265,28 @@ class Runner:
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         common = list(map(paddle.to_tensor, (sampled, ids, scores, ranks, counts, offsets)))
         common += [goes_on, lengths, prompts]
+        if self.role == "prefill":
+            mtp_save_first_token_with_topk(*common, preempted, 3, 0, False)
+            return
         speculate_save_output_topk(*common, preempted, 3, 0, False)
         if self.draft and len(live):
             draft = paddle.to_tensor((scores - 0.125).astype(np.float32))
             common[2] = draft
             speculate_save_output_topk(*common, 4, 0, False)
 
+    def _draft(self, live, sampled):
+        """A prefill node's one draft token, behind each first token."""
+        seeds = np.array([self.slots[i].seed for i in live], np.uint64)
+        places = np.array([len(self.slots[i].tokens) for i in live], np.uint64)
+        if live:
+            sampled[live, 1] = model.candidates(seeds, places, *self.vocabulary)[0][:, 0]
+
 
 class _Counters:
     """A file that others map: steps so far, requests of the last one, tokens, seconds between steps."""
 
-    def __init__(self):
-        path = Path(os.environ["FD_SERVICE_COUNTERS"])
+    def __init__(self, rank):
+        path = Path(os.environ["FD_SERVICE_COUNTERS"] + (f".{rank}" if rank else ""))
         if not path.exists():
             path.write_bytes(bytes(32))
         with path.open("r+b") as file:

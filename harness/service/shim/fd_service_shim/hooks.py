@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from . import connections, device, ops, threads
+from . import connections, device, ops, threads, transfer
 
 HERE = Path(__file__).resolve().parent
 
@@ -17,6 +17,7 @@ AFTER = {
     "fastdeploy.platforms": device.choose_cuda,
     "fastdeploy.entrypoints.openai.utils": connections.watch,
     "fastdeploy.model_executor.ops.gpu": ops.fill,
+    "fastdeploy.cache_manager.ops": transfer.imitate,
 }
 OPS = "fastdeploy.model_executor.ops.gpu."
 INSTEAD = {"fastdeploy.worker.gpu_worker": HERE / "gpu_worker.py"}

@@ -20,7 +20,10 @@ def fill(module):
     names = ("get_output", "get_output_ep", "get_output_topk")
     for name in (*names, "speculate_get_output", "speculate_get_output_topk"):
         setattr(module, name, getattr(ops, name))
-    for op in (save_output, save_output_topk, speculate_save_output, speculate_save_output_topk):
+    for op in (
+        save_output, save_output_topk, speculate_save_output, speculate_save_output_topk,
+        mtp_save_first_token, mtp_save_first_token_with_topk,
+    ):  # fmt: skip
         op.__module__ = module.__name__  # as FastDeploy's own; the plug-in passes others by
         setattr(module, op.__name__, op)
     refuse_others(module)
@@ -97,6 +100,41 @@ def speculate_save_output_topk(
         not_need_stop,
         flag,
     )
+
+
+def mtp_save_first_token(
+    x, not_need_stop, seq_lens, prompt_lens, step_idx, rank_id, every_rank, skip_prefill
+):
+    """FastDeploy's op of this name: a prefill node's first token, and one draft token."""
+    tokens, first = _numbers(x), _numbers(step_idx).reshape(-1) == 1
+    if skip_prefill:
+        first &= _numbers(seq_lens).reshape(-1) >= _numbers(prompt_lens).reshape(-1)
+    counts = np.where(first, 2, 0).astype(np.int32)
+    _send("spec", counts, tokens[first, :2].reshape(-1, 1), None, None, not_need_stop)
+
+
+def mtp_save_first_token_with_topk(
+    tokens, topk_ids, scores, ranks, token_num, offsets, not_need_stop, seq_lens, prompt_lens, preempted_idx,
+    flag, rank_id, every_rank,
+):  # fmt: skip
+    """FastDeploy's op of this name: the draft token has no log-probabilities."""
+    tokens, ids = _numbers(tokens), _numbers(topk_ids)
+    counts, starts = _numbers(token_num).reshape(-1).astype(np.int32), _numbers(offsets).reshape(-1)
+    counts = np.where(counts > 0, counts + 1, counts)
+    counts = np.where(_numbers(seq_lens).reshape(-1) < _numbers(prompt_lens).reshape(-1), 0, counts)
+    counts = np.where(_numbers(preempted_idx).reshape(-1)[: len(counts)] == 1, PREEMPTED, counts)
+    wide, values, places = [], [], []
+    for i in np.flatnonzero(counts > 0):
+        for j, token in enumerate(tokens[i, : counts[i]]):
+            row = ids[starts[i]] if j == 0 else np.zeros(ids.shape[1], ids.dtype)
+            wide.append([token, *row[1:]])
+            values.append(_numbers(scores)[starts[i]] if j == 0 else np.zeros(ids.shape[1], np.float32))
+            places.append(_numbers(ranks).reshape(-1)[starts[i]] if j == 0 else 0)
+    _send(
+        "spec_topk", counts, np.array(wide, np.int64).reshape(-1, ids.shape[1]),
+        np.array(values, np.float32).reshape(-1, ids.shape[1]), np.array(places, np.int64),
+        not_need_stop, flag,
+    )  # fmt: skip
 
 
 def _numbers(tensor):

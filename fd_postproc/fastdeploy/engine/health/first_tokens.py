@@ -1,0 +1,189 @@
+"""Requests of a decode node that wait for their first token, and a prefill node that is dead."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from ...gauges import export
+
+GRACE_S = 2.0
+"""Seconds for which a request waits before it can be ended."""
+GONE_S = 4.0
+"""Seconds without a connection that make a prefill node dead, after one that was closed or refused."""
+FORGET_S = 600.0
+"""Seconds after which a prefill node that no request names is no longer watched."""
+BAD_GATEWAY = 502  # FastDeploy's own code for a request that prefill and decode node could not finish
+
+Address = tuple[str, int]
+
+
+class Connection:
+    """Connection to a prefill node's connector, which the kernel closes when the engine dies.
+
+    That nobody listens is not to be waited for: API processes inherit the engine's listening socket, and
+    outlive it.  A stopped engine keeps its connections, and so does an unreachable host.
+    """
+
+    def __init__(self, context: Any, address: Address) -> None:
+        import zmq
+        from zmq.utils.monitor import recv_monitor_message
+
+        self._address, self._next_event = address, recv_monitor_message
+        self._up, self._closed = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 500)
+        self._events = self._socket.get_monitor_socket(self._up | self._closed)
+        self._socket.connect(f"tcp://{address[0]}:{address[1]}")
+        self._was_up = self._is_up = False
+        self._since: float | None = None  # when it was closed or refused first
+        self.named = 0.0  # when a request named it last
+
+    def is_dead(self, now: float) -> bool:
+        """Whether the engine is dead for certain."""
+        while self._events.poll(0):
+            self._is_up = self._next_event(self._events)["event"] == self._up
+            self._was_up |= self._is_up
+        if self._is_up or not (self._was_up or refuses(self._address)):
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        return self._since is not None and now - self._since >= GONE_S
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.disable_monitor()
+        self._events.close()
+        self._socket.close()
+
+
+def refuses(address: Address) -> bool:
+    """Whether nobody listens there; an unreachable host or a full backlog is no proof."""
+    try:
+        socket.create_connection(address, timeout=0.5).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class PrefillNodes:
+    """The prefill nodes that requests name, each with a connection."""
+
+    def __init__(self) -> None:
+        self._context: Any = None
+        self._connections: dict[Address, Connection] = {}
+
+    def dead(self, named: Iterable[Address], now: float) -> set[Address]:
+        """Those of them that are dead; `named` are those of the requests there are."""
+        for address in named:
+            if address not in self._connections:
+                import zmq
+
+                self._context = self._context or zmq.Context()
+                self._connections[address] = Connection(self._context, address)
+            self._connections[address].named = now
+        for address, one in list(self._connections.items()):
+            if now - one.named > FORGET_S:
+                self._connections.pop(address).close()
+        return {address for address, one in self._connections.items() if one.is_dead(now)}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for one in self._connections.values():
+            one.close()
+        self._connections.clear()
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+
+class FirstTokens:
+    """Counts requests that wait for a prefill node, and ends those of a dead one.
+
+    FastDeploy's decode node reserves a slot and blocks, and waits without limit for the prefill node to
+    send the first token.
+    """
+
+    def __init__(self, nodes: Any = None) -> None:
+        self.nodes = PrefillNodes() if nodes is None else nodes
+        self._since: dict[str, float] = {}
+        self._ran: set[str] = set()  # known to the scheduler; they had a token, or were ended
+
+    def look(self, processor: Any, now: float | None = None) -> None:
+        """Count what waits, and end what waits for a dead prefill node."""
+        if processor.cfg.scheduler_config.splitwise_role != "decode":
+            return
+        now = time.monotonic() if now is None else now
+        waiting = self._waiting(processor)
+        self._since = {name: self._since.get(name, now) for name in waiting}
+        export("waiting_first_tokens", "side", "engine", len(waiting))
+        running = dict(getattr(processor.resource_manager, "requests", {})).values()
+        named = {*waiting.values(), *filter(None, map(_address_of, running))}
+        for address in sorted(self.nodes.dead(named, now)):
+            late = [
+                name for name, at in waiting.items() if at == address and now - self._since[name] >= GRACE_S
+            ]
+            if late:
+                self._end(processor, address, late)
+
+    def _waiting(self, processor: Any) -> dict[str, Address]:
+        """Each waiting request's prefill node: of those with a slot, and of those that never got one."""
+        manager, scheduler = processor.resource_manager, processor.cached_generated_tokens
+        reserved = dict(getattr(manager, "requests", {}))
+        found = {}
+        for name, request in reserved.items():
+            if manager.tasks_list[request.idx] is None:
+                found[name] = _address_of(request)
+            else:
+                self._ran.add(name)
+        asked = dict(getattr(scheduler, "requests", {}))
+        self._ran &= asked.keys()
+        for name, entry in asked.items():
+            if name not in reserved and name not in self._ran:
+                found[name] = _address_of(getattr(entry, "raw", None))
+        return {name: address for name, address in found.items() if address is not None}
+
+    def _end(self, processor: Any, address: Address, names: list[str]) -> None:
+        """End requests by FastDeploy's own means for a prefill node that fails."""
+        manager, results = processor.resource_manager, []
+        host, port = address
+        text = (
+            f"PD Error: the engine of the prefill node {host}:{port} is gone, and this request's first token "
+            "with it; ask again"
+        )
+        for name in names:
+            if name in manager.requests:
+                if manager.tasks_list[manager.requests[name].idx] is not None:
+                    continue  # its first token has just come
+                manager.pre_recycle_resource(name)
+                reserved = getattr(processor.fd.main_process_metrics, "decode_preallocated_req_num", None)
+                if reserved is not None:  # FastDeploy's own gauge, in newer versions
+                    reserved.dec()
+            processor.tokens_counter.pop(name, None)
+            self._ran.add(name)
+            results.append(
+                processor.fd.RequestOutput(
+                    request_id=name, finished=True, error_code=BAD_GATEWAY, error_msg=text
+                )
+            )
+        if results:
+            processor.counters.failed_requests += len(results)
+            processor.fd.llm_logger.error(
+                f"fd_postproc: {len(results)} requests end with an error: the prefill node at {host}:{port}, "
+                f"its connector's address, is dead: {', '.join(one.request_id for one in results)}"
+            )
+            processor.cached_generated_tokens.put_results(results)
+
+
+def _address_of(request: Any) -> Address | None:
+    """Where the prefill node's connector listens."""
+    info = getattr(request, "disaggregate_info", None) or {}
+    try:
+        return str(info["prefill_ip"]), int(info["prefill_connector_port"])
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,105 @@
+"""Two data parallel ranks, each with API processes of its own, asked at once, with the plug-in off and on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import cases
+from .namespace import RAISED, Namespace
+from .pairs import few, hanging
+from .server import Service
+
+RANKS = 2
+
+
+def compare(
+    tree: Path, folder: Path, channel: str, *, workers: int = 2, every_case: bool = False
+) -> list[dict[str, Any]]:
+    """One row for each rank, with the plug-in off and on: cases, hangs, differences, queue and metrics."""
+    wanted = cases.cases(channel) if every_case else few(channel)[-8:]
+    rows, first = [], None
+    for plug_in in False, True:
+        place = folder / ("on" if plug_in else "off")
+        with (
+            Namespace(RAISED) as namespace,
+            Service(
+                tree, place, plug_in=plug_in, channel=channel, namespace=namespace, requests=32, ranks=RANKS,
+                workers=workers, environment={"FD_POSTPROC_MENDS": "0"},
+            ) as service,
+        ):  # fmt: skip
+            service.wait(600)
+            found = asked(service, wanted)
+            queues = channel_keys(service, namespace, channel)
+            pages = [service.rank(rank).metrics() for rank in range(RANKS)]
+        first = first or found
+        (place / "answers.json").write_text(json.dumps(found, indent=1))
+        for rank, got in enumerate(found):
+            rows.append(
+                {
+                    "channel": channel, "plug-in": "on" if plug_in else "off", "rank": rank,
+                    "cases": 2 * len(wanted), "queue": queues[rank],
+                    "hangs": [f"{how}: {name}" for how in got for name in hanging(got[how])],
+                    "differences": [
+                        f"{how}: {line}"
+                        for how in got
+                        for line in cases.differences(first[rank][how], got[how], crowd=True)
+                    ],
+                    "active": [line for line in pages[rank].splitlines() if "fd_postproc_active{" in line],
+                }
+            )  # fmt: skip
+    return rows
+
+
+def asked(service: Service, wanted: list[cases.Case]) -> list[dict[str, Any]]:
+    """What each rank's clients get, all ranks at once: a case at a time, and eight."""
+
+    def one(rank: int) -> dict[str, Any]:
+        ask = service.rank(rank)
+        got = {"alone": cases.ask(ask, wanted), "crowd": cases.ask(ask, wanted, side_by_side=8)}
+        if not cases.quiet(ask):
+            got["alone"]["left"] = ["requests are running forever"]
+        return got
+
+    with concurrent.futures.ThreadPoolExecutor(service.ranks) as pool:
+        return list(pool.map(one, range(service.ranks)))
+
+
+def channel_keys(service: Service, namespace: Namespace, channel: str) -> list[str]:
+    """Each rank's queue: its key, and the bytes that wait in it."""
+    program = (
+        "import sys; from fd_postproc import queues\n"
+        "there = {line.split()[0]: line.split()[3] for line in open('/proc/sysvipc/msg').readlines()[1:]}\n"
+        "for number in sys.argv[2:]:\n"
+        "    key = queues.locate(sys.argv[1], int(number))\n"
+        "    print(f'{key & 0xFFFFFFFF:#010x}', there.get(str(key), 'none'))"
+    )
+    numbers = [str(service.port("tasks", rank)) for rank in range(service.ranks)]
+    command = [*namespace.enter, sys.executable, "-c", program, channel, *numbers]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=service.folder).stdout
+    return said.splitlines()
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows of `compare` for people."""
+    lines = [
+        f"| {row['channel']} | {row['plug-in']} | {row['rank']} | {row['cases']} | "
+        f"{len(row['differences'])} | {len(row['hangs'])} | {row['queue']} | {'; '.join(row['active'])} |"
+        for row in rows
+    ]
+    head = "| channel | plug-in | rank | cases | differ | hang | queue, bytes in it | on its metrics page |"
+    found = [f"rank {row['rank']}: {line}" for row in rows for line in (*row["hangs"], *row["differences"])]
+    return "\n".join([head, "|---|---|---:|---:|---:|---:|---|---|", *lines, *found])
+
+
+def failed(rows: list[dict[str, Any]]) -> bool:
+    """Whether an answer differs or hangs, or two ranks share a queue."""
+    shared = any(
+        len({row["queue"].split()[0] for row in rows if row["plug-in"] == how}) < RANKS
+        for how in ("off", "on")
+    )
+    return shared or any(row["differences"] or row["hangs"] for row in rows)

@@ -1,0 +1,168 @@
+"""Requests of a decode node that wait for their first token, and a prefill node that dies meanwhile."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import REGISTRY
+
+from fd_postproc.fastdeploy.engine.health import first_tokens
+from fd_postproc.fastdeploy.engine.health.first_tokens import FirstTokens, refuses
+from tests.lib.children import python
+from tests.lib.rig import Rig
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+DEAD, ALIVE = ("127.0.0.1", 1001), ("127.0.0.1", 1002)
+
+
+@pytest.fixture
+def rig():
+    """A decode node: "a" and "b" have their tokens, "c" and "d" a slot, "e" is in the scheduler only."""
+    one = Rig("topk", ["a", "b", "c", "d"], splitwise_role="decode")
+    places = {"a": DEAD, "b": ALIVE, "c": DEAD, "d": ALIVE, "e": DEAD}
+    infos = {
+        name: {"prefill_ip": host, "prefill_connector_port": str(port)}
+        for name, (host, port) in places.items()
+    }
+    for name, request in one.manager.requests.items():
+        request.disaggregate_info = infos[name]
+    for slot in 2, 3:  # as FastDeploy's manager reserves it
+        one.manager.tasks_list[slot] = None
+    raw = {name: SimpleNamespace(disaggregate_info=info) for name, info in infos.items()}
+    one.sink.requests = {name: SimpleNamespace(raw=value) for name, value in raw.items()}
+    return one
+
+
+def looks(rig, watch, seconds):
+    """The ids of what ends, one look a half second."""
+    for tick in range(int(2 * seconds) + 1):
+        watch.look(rig.processor, 100.0 + tick / 2)
+    return [result.request_id for put in rig.sink.puts for result in put]
+
+
+def gauge():
+    return REGISTRY.get_sample_value("fd_postproc_waiting_first_tokens", {"side": "engine"})
+
+
+class Nodes:
+    """Prefill nodes of which `dead` are dead from a time on."""
+
+    def __init__(self, dead, act=lambda: None):
+        self._dead, self._act, self.named = dead, act, set()
+
+    def dead(self, named, now):
+        self.named |= set(named)
+        self._act()
+        return {address for address, since in self._dead.items() if now >= since}
+
+
+def test_those_of_a_dead_prefill_node_end_and_no_others(rig):
+    nodes = Nodes({DEAD: 101})
+    watch = FirstTokens(nodes)
+    assert looks(rig, watch, 1) == []
+    assert (gauge(), nodes.named) == (3, {DEAD, ALIVE})
+    assert sorted(looks(rig, watch, 8)) == ["c", "e"]
+    results = [result for put in rig.sink.puts for result in put]
+    assert {(one.error_code, one.finished) for one in results} == {(502, True)}
+    assert all(one.error_msg.startswith("PD Error") for one in results)  # the router asks another pair then
+    assert rig.manager.stop_flags[:4] == [False, False, True, False]
+    assert [call for call in rig.manager.calls if "recycle" in call[0]] == [["pre_recycle_resource", "c"]]
+    assert rig.processor.counters.failed_requests == 2
+
+
+def test_a_first_token_that_comes_meanwhile(rig):
+    """The request goes on."""
+    request = rig.manager.requests["c"]
+    nodes = Nodes({DEAD: 105}, lambda: rig.manager.tasks_list.__setitem__(2, request))
+    assert looks(rig, FirstTokens(nodes), 20) == ["e"]
+    assert rig.manager.stop_flags[2] is False
+
+
+@pytest.mark.parametrize("role", ["mixed", "prefill"])
+def test_other_nodes_ask_nobody(rig, role):
+    rig.processor.cfg.scheduler_config.splitwise_role = role
+    assert looks(rig, FirstTokens(Nodes({DEAD: 0, ALIVE: 0})), 20) == []
+
+
+PREFILL = """
+import os, sys, time, zmq
+router = zmq.Context().socket(zmq.ROUTER)
+port = router.bind_to_random_port("tcp://127.0.0.1")
+if sys.argv[1] == "heir" and os.fork() == 0:  # as an API process, which has the listening socket, too
+    time.sleep(600)
+print(port, flush=True)
+while True:
+    router.poll(1000)
+"""
+
+
+@contextlib.contextmanager
+def prefill_node(*arguments):
+    """A process that listens as a prefill node's connector does: the process and its address."""
+    with subprocess.Popen(
+        python(PREFILL, *arguments), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as node:
+        try:
+            yield node, ("127.0.0.1", int(node.stdout.readline()))
+        finally:
+            os.killpg(node.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def nodes():
+    nodes = first_tokens.PrefillNodes()
+    yield nodes
+    nodes.close()
+
+
+def is_up(nodes, address):
+    nodes.dead([address], 0.0)
+    return nodes._connections[address]._is_up
+
+
+@pytest.mark.parametrize("heir", ["heir", "alone"])
+def test_a_killed_engine_is_dead_also_while_its_children_have_the_port(nodes, heir):
+    with prefill_node(heir) as (node, address):
+        until(lambda: is_up(nodes, address))
+        node.kill()
+        until(lambda: not is_up(nodes, address))
+        assert nodes.dead([address], 1.0) == set()
+        if heir == "alone":
+            until(lambda: refuses(address))
+        else:
+            assert not refuses(address)
+        assert nodes.dead([address], 1.0 + first_tokens.GONE_S) == {address}
+
+
+def test_a_stopped_engine_is_not_dead(nodes):
+    with prefill_node("alone") as (node, address):
+        until(lambda: is_up(nodes, address))
+        os.kill(node.pid, signal.SIGSTOP)
+        assert not any(nodes.dead([address], float(second)) for second in range(0, 120, 10))
+        os.kill(node.pid, signal.SIGCONT)
+
+
+def test_one_that_is_there_again_is_not_dead(nodes):
+    with prefill_node("alone") as (_, address):
+        until(lambda: is_up(nodes, address))
+    until(lambda: not is_up(nodes, address))
+    anew = PREFILL.replace('bind_to_random_port("tcp://127.0.0.1")', f'bind("tcp://127.0.0.1:{address[1]}")')
+    with subprocess.Popen(python(anew, "alone"), stdout=subprocess.PIPE) as node:
+        until(lambda: is_up(nodes, address))
+        assert nodes.dead([address], 100.0) == set()
+        node.kill()
+
+
+def test_one_that_was_never_there(nodes):
+    """Only a refused connection is proof."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as server:
+        address = server.getsockname()
+        assert not any(nodes.dead([address], float(second)) for second in range(20))
+    assert nodes.dead([address], 20.0) == set()
+    assert nodes.dead([address], 20.0 + first_tokens.GONE_S) == {address}
+    assert not refuses(("name.invalid", 1))

@@ -1,0 +1,36 @@
+"""A prefill and a decode node of FastDeploy behind its own router on a CPU, with the plug-in off and on."""
+
+import pytest
+
+from tests.lib.real_tree import serves
+from tests.lib.service_tool import TREES, tool, why_not
+
+pytestmark = [pytest.mark.fastdeploy, pytest.mark.nightly]
+
+
+@pytest.fixture(autouse=True)
+def possible():
+    if reason := why_not():
+        pytest.skip(reason)
+    serves(TREES[0])
+    router = TREES[0] / "fastdeploy/router/router.py"
+    if not router.exists() or "retry" not in router.read_text():
+        pytest.skip("this FastDeploy's nodes are older than the ones that the shim stands in for")
+
+
+def test_answers_are_equal(tmp_path):
+    """On both nodes, on the prefill node only, on the decode node only; alone and side by side."""
+    rows = tool().pairs.compare(TREES[0], tmp_path, "spec_topk")
+    assert not tool().pairs.failed(rows), tool().pairs.table(rows)
+    assert [row["way"] for row in rows] == list(tool().pairs.WAYS)
+    assert {row["cases"] for row in rows} == {24}
+
+
+@pytest.mark.parametrize("way", ["on/on"])
+def test_slow_and_failing_transfers(tmp_path, way):
+    """Slow ones change no answer, failing ones end in an error for each client; afterwards all is as ever."""
+    faults = tool().pair_faults
+    rows = list(faults.run(TREES[0], tmp_path, "spec_topk", way=way, only=["slow", "failing"]))
+    assert not faults.failed(rows), faults.table(rows)
+    by_fault = {row["fault"]: set(row["clients"].values()) for row in rows}
+    assert "nothing" not in by_fault["failing transfers"] | by_fault["transfers of 8 s"]
