@@ -1,7 +1,7 @@
 """Data of FastDeploy that ours restates, as texts that are the same from a source and from what is loaded.
 
-An enum is its bases and its members by name; another class its bases and the plain values in its body, without
-a dataclass's fields, which are read where they are used; a constant its ``repr``.
+An enum is its bases and its members by name; another class its bases and the plain values in its body,
+without a dataclass's fields, which are read where they are used; a constant its ``repr``.
 """
 
 from __future__ import annotations
