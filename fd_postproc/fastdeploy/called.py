@@ -121,9 +121,9 @@ def foreign_layer(op: Any) -> Any:
             is_python = type(getattr(kind, "__call__", None)) is types.FunctionType  # noqa: B004
             if is_python or kind in (functools.partial, types.MethodType) or hasattr(layer, "__wrapped__"):
                 return layer
-        elif not _is_of_ops(str(layer.__globals__.get("__name__"))) and (
-            "__wrapped__" in layer.__dict__ or not _is_of_ops(str(layer.__module__))
-        ):
+            continue
+        is_said = "__wrapped__" not in layer.__dict__ and _is_of_ops(str(layer.__module__))
+        if not is_said and not _is_of_ops(str(layer.__globals__.get("__name__"))):
             return layer
     return None
 

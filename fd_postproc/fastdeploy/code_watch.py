@@ -14,8 +14,8 @@ LOOK_S = 5.0
 
 
 def report_known(side: str) -> None:
-    """Set the gauge that says whether the code of a side is known."""
-    export("known", "side", side, not gate.unknown_in(side))
+    """Set the gauge that says whether the code of a side is known: 0 if somebody has wrapped some of it."""
+    export("known", "side", side, not gate.wrapped_in(side))
 
 
 class CodeWatch:

@@ -141,14 +141,14 @@ def changes(side: str, **objects: Any) -> dict[str, list[Unknown]]:
     return told
 
 
-def unknown_in(side: str) -> dict[str, str]:
-    """By seam of a side of which ours is not used: the new code or the wrapper that is why."""
+def wrapped_in(side: str) -> dict[str, str]:
+    """By seam of a side of which ours is not used: the wrapper, or the data, that is why."""
     return {
         one.row.name: one.verdict.reason or ""
         for one in _judgements.values()
         if one.row.side == side
         and not one.row.is_taken
-        and any(each.line or each.change for each in one.verdict.unknown)
+        and any(each.change for each in one.verdict.unknown)
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...environment import KEEP_POLLING, is_on
 from .. import gate
+from ..code_watch import report_known
 from ..seams import ENGINE, report, text_of
 from .delivery.sending import ENGINE as MODULE
 from .delivery.sending import sends_batches
@@ -66,3 +67,4 @@ def tell(processor: Any) -> None:
     )
     (log.info if all(taken.values()) else log.warning)(f"fd_postproc: {text}")
     report(taken, ENGINE)
+    report_known(ENGINE)

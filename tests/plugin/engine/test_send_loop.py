@@ -388,7 +388,8 @@ def sends(plan, name=None, old="", new="", service=None):
         module, cls = (engine, service) if name == LOOP else (types.ModuleType("other"), server.ZmqServerBase)
         text = textwrap.dedent(inspect.getsource(vars(cls)[name]))
         assert old in text
-        vars(module).update(vars(engine if name == LOOP else server))
+        if name == SEND:
+            vars(module).update(vars(server), __name__="fastdeploy.other")
         exec(text.replace(old, new), vars(module), there)
         if name == SEND:  # its neighbour is of that module, too
             exec(textwrap.dedent(inspect.getsource(cls.send_response)), vars(module), there)
@@ -398,7 +399,8 @@ def sends(plan, name=None, old="", new="", service=None):
         else:
             module.ZmqServerBase, server = changed, module
             module.ZmqIpcServer = type("ZmqIpcServer", (changed,), {})
-    with mock.patch.dict(sys.modules, {sending.SERVER: server}):  # as if FastDeploy's own had that text
+    others = {"fastdeploy.other": server} if name == SEND else {}
+    with mock.patch.dict(sys.modules, others):  # as if a module of FastDeploy's had that text
         stock = sending.Stock.of(double.scheduler__local_scheduler.LocalScheduler, service, server)
         return imported("tools.accept.deliveries").try_out(plan, stock).sends
 

@@ -1,5 +1,6 @@
 """Where the worker side of the plug-in is turned on, and where it stands aside."""
 
+import functools
 import logging
 import os
 import sys
@@ -125,3 +126,18 @@ def test_it_never_keeps_fastdeploy_from_starting(monkeypatch, caplog):
     assert "the worker side is off" in caplog.text
     monkeypatch.setitem(sys.modules, "fastdeploy.utils", None)
     assert logs.fastdeploy_log().name == "fd_postproc"
+
+
+def test_an_op_that_somebody_has_wrapped_stays_and_is_named(double, originals, log, monkeypatch):
+    ops = double.model_executor__ops__gpu
+    stock = ops.save_output
+
+    @functools.wraps(stock)
+    def traced(*arguments):
+        return stock(*arguments)
+
+    monkeypatch.setattr(ops, "save_output", traced)
+    worker.register()
+    assert ops.save_output is traced
+    assert isinstance(ops.save_output_topk, SaveOp)
+    assert lines(log, "WARNING", "save_output is wrapped by traced", "test_turning_on.py")

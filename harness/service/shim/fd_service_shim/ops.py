@@ -39,7 +39,7 @@ def refuse_others(module):
         def op(*args, **kwargs):
             raise RuntimeError(f"{name} needs a GPU; the stand-in has the message ops only")
 
-        op.__name__ = name
+        op.__name__, op.__module__ = name, module.__name__
         return op
 
     module.__getattr__ = other
