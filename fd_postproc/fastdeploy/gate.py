@@ -146,9 +146,7 @@ def wrapped_in(side: str) -> dict[str, str]:
     return {
         one.row.name: one.verdict.reason or ""
         for one in _judgements.values()
-        if one.row.side == side
-        and not one.row.is_taken
-        and any(each.change for each in one.verdict.unknown)
+        if one.row.side == side and not one.row.is_taken and any(each.change for each in one.verdict.unknown)
     }
 
 
