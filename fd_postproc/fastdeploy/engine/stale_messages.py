@@ -75,7 +75,7 @@ class StaleMessages:
             return 0
         sent = time.strftime("%F %T", time.localtime(queue.last_send_time))
         last = f"the last sent {sent} by process {queue.last_send_pid}"
-        what = f"queue {queue.id} holds {waiting} messages, {last}"
+        what = f"queue msqid:{queue.id} holds {waiting} messages, {last}"
         if is_on(KEEP_STALE):
             self.log.warning(f"fd_postproc: {what}; {KEEP_STALE} keeps them")
             return 0
