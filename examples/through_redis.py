@@ -43,6 +43,8 @@ def receive(broker: redis.Redis, name: str) -> Iterator[fp.Step]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     broker = redis.Redis.from_url(sys.argv[1])
     for k in range(3):
         send(broker, fp.Step.from_arrays("plain", [1], [k]))

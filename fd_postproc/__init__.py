@@ -11,7 +11,16 @@ What lies in this folder:
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+
 from ._checkout import module_path
+
+_IS_COMMAND = os.path.basename((sys.argv or [""])[0]) == "fd-postproc"
+if _IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Our own command: until `cli.main` begins, Ctrl-C ends it without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 __path__[:] = module_path(__path__)  # before anything else is imported from there
 

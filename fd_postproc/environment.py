@@ -125,11 +125,11 @@ def settle_switches() -> list[str]:
 def misspelt() -> dict[str, str]:
     """Errors about names in the environment that look like ours and are none."""
     found = {}
-    ours = [name for name in VARIABLES if name.startswith(PREFIX)]
+    ours = [name.removeprefix(PREFIX) for name in VARIABLES if name.startswith(PREFIX)]
     for name, text in sorted(os.environ.items()):
         if text and name.startswith(PREFIX) and name not in VARIABLES:
-            near = difflib.get_close_matches(name, ours, 1)
-            meant = f"; {near[0]} was perhaps meant" if near else ""
+            near = difflib.get_close_matches(name.removeprefix(PREFIX), ours, 1, cutoff=0.7)
+            meant = f"; {PREFIX}{near[0]} was perhaps meant" if near else ""
             found[name] = f"is not a variable of fd_postproc: it has no effect{meant}"
     return found
 

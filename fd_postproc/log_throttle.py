@@ -82,18 +82,18 @@ def last_sender_text(msqid: int) -> str:
     try:
         sender = _last_sender_of(msqid)
     except OSError:
-        return f"queue {msqid} is gone"
+        return f"queue msqid:{msqid} is gone"
     if not sender:
-        return f"the last to write to queue {msqid} was a process of another PID namespace"
+        return f"the last to write to queue msqid:{msqid} was a process of another PID namespace"
     name = process_name(sender, "which has ended")
-    return f"the last to write to queue {msqid} was process {sender} ({name})"
+    return f"the last to write to queue msqid:{msqid} was process {sender} ({name})"
 
 
 def incomplete_text(msqid: int, channel: Channel) -> str:
     """The log line for a compact frame that was never completed."""
     return (
-        f"queue {msqid} ({channel}): a frame in pieces was never completed; its sender died or gave up, or "
-        f"somebody begins frames and does not finish them; {last_sender_text(msqid)}"
+        f"queue msqid:{msqid} ({channel}): a frame in pieces was never completed; its sender died or gave "
+        f"up, or somebody begins frames and does not finish them; {last_sender_text(msqid)}"
     )
 
 
@@ -115,7 +115,7 @@ def frames_text(trouble: str, receiver: Receiver) -> str:
         for number, one in receiver.senders.items()
         if one[trouble]
     )
-    where = getattr(receiver, "place", None) or f"queue {receiver.msqid} ({receiver.channel})"
+    where = getattr(receiver, "place", None) or f"queue msqid:{receiver.msqid} ({receiver.channel})"
     return f"{where}: {_TROUBLES[trouble]} ({whose or 'of senders that are forgotten'})"
 
 

@@ -245,7 +245,7 @@ def inspect_queue(msqid: int) -> QueueInfo:
     for row in _rows():
         if int(row["msqid"]) == msqid:
             return _info(row)
-    raise queue_error(errno.ENOENT, f"looking at queue {msqid}")
+    raise queue_error(errno.ENOENT, f"looking at queue msqid:{msqid}")
 
 
 def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int = 0o400) -> int:
@@ -357,7 +357,7 @@ def remove_queue(msqid: int) -> None:
         pass
     except sysv_ipc.PermissionsError:
         whose = "only its owner, its creator and root may remove a queue, whatever its mode"
-        raise queue_error(errno.EPERM, f"removing queue {msqid}", whose) from None
+        raise queue_error(errno.EPERM, f"removing queue msqid:{msqid}", whose) from None
 
 
 @dataclass(frozen=True)
@@ -394,5 +394,5 @@ def peek_refused(msqid: int, index: int, limit: int) -> QueueError:
     return QueueError(
         errno.E2BIG,
         f"the kernel copies no message longer than kernel.msgmax = {limit} bytes, and message {index} of "
-        f"queue {msqid} is longer; raise kernel.msgmax, or take it out with 'fd-postproc record'",
+        f"queue msqid:{msqid} is longer; raise kernel.msgmax, or take it out with 'fd-postproc record'",
     )

@@ -12,6 +12,7 @@ import errno
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ from .._version import __version__
 from ..environment import CHECKSUM
 from ..errors import MalformedMessage, QueueError
 from ..recording import RecordingError
+from . import streams
 from .help_text import HelpText
 from .terminal import CommandError
 
@@ -56,11 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     It is 0 done, 1 failed (one line on stderr says why), 130 interrupted.  Wrong usage leaves by SystemExit
     with status 2, as argparse does.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see the package's __init__
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # NumPy's OpenBLAS makes a thread a processor, and sends SIGINT where memory is too short for that.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by a shell (>&-): its number must not become a file's
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            streams.closed.add(name)
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(

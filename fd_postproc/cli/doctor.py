@@ -26,7 +26,8 @@ from .._version import __version__
 from ..checks import plural
 from ..layout import GPU
 from .queue_io import QUEUE_HELP, queue_name
-from .terminal import add_layout_option, console, positive_int
+from .streams import STANDARD
+from .terminal import CommandError, add_layout_option, console, positive_int
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         metavar="FILE",
-        help="also write what a bug report needs, as JSON: versions, shapes, reasons; no user data",
+        help="also write what a bug report needs, as JSON: versions, shapes, reasons; no user data; "
+        "- prints it, and nothing else",
     )
     parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -106,7 +108,10 @@ def run(args: argparse.Namespace) -> int:
     scope = _scope(args)
     snapshot = doctor.take(scope)
     findings = doctor.examine(scope, snapshot)
-    if not args.json:
+    report_only = args.report == STANDARD
+    if report_only and args.json:
+        args.usage_error("--report - and --json both write to standard output")
+    if not (args.json or report_only):
         screen = console()
         _draw(screen, findings, snapshot)
     worst = doctor.worst(findings)
@@ -119,9 +124,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_report(file: str, report: dict[str, object]) -> None:
-    with open(file, "w") as out:
-        json.dump(report, out, indent=1)
-        out.write("\n")
+    text = json.dumps(report, indent=1)
+    if file == STANDARD:
+        print(text)
+        return
+    try:
+        with open(file, "x") as out:
+            print(text, file=out)
+    except FileExistsError:
+        raise CommandError(f"--report {file}: the file exists; remove it, or choose another name") from None
 
 
 def _scope(args: argparse.Namespace) -> Scope:

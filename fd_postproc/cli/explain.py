@@ -33,7 +33,7 @@ from ..explain.findings import Finding, as_dict, findings, findings_of_worker
 from ..explain.story import story_of, told
 from ..explain.timeline import Picture, latencies
 from ..flight.codes import Kind
-from ..flight.files import folders, listed, process_of, removed_files
+from ..flight.files import SUFFIX, folders, listed, process_of, removed_files
 from ..flight.reading import Event, Flight, FlightError, now, read
 from .tables import Grid, print_labels, print_table
 from .terminal import CommandError, console, note
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if len(args.names) > 2:
         args.usage_error("at most a file or process, and a request")
-    path, request = _chosen(args.names)
+    path, request = _chosen(args.names, args.json)
     try:
         if args.follow:
             return _follow(path)
@@ -82,24 +82,25 @@ def run(args: argparse.Namespace) -> int:
 # ---- which file --------------------------------------------------------------------------------------
 
 
-def _chosen(names: list[str]) -> tuple[str, str | None]:
+def _chosen(names: list[str], as_json: bool) -> tuple[str, str | None]:
     """Path, and request."""
     if not names:
-        return _an_engines(), None
+        return _an_engines(may_ask=not as_json), None
     if len(names) == 2:
         return _path_of(names[0]), names[1]
     (name,) = names
-    if (name.isascii() and name.isdigit()) or os.path.exists(name) or os.sep in name:
+    is_file = os.path.exists(name) or os.sep in name or name.endswith(SUFFIX)
+    if is_file or (name.isascii() and name.isdigit()):
         return _path_of(name), None
     return _knowing(name), name
 
 
-def _an_engines() -> str:
+def _an_engines(may_ask: bool) -> str:
     """The file to use where none was named; reports on stderr whose it is."""
     heads = _engines()
     running = [head for head in heads if head.writer is not None]
     if len(running) > 1:
-        return _asked(running)
+        return _asked(running, may_ask)
     chosen = (running or heads)[0]
     which = "the engine that runs" if running else "the engine that ended last"
     _note_choice(which, chosen, [head for head in heads if head is not chosen])
@@ -116,18 +117,19 @@ def _note_choice(which: str, chosen: Flight, others: list[Flight]) -> None:
     note("\n".join(lines))
 
 
-def _asked(running: list[Flight]) -> str:
-    """Ask which of several running engines is meant; they are in the order of roles and ranks."""
+def _asked(running: list[Flight], may_ask: bool) -> str:
+    """Ask which of several running engines is meant, on stderr; only a person at a terminal is asked.
+
+    They are in the order of roles and ranks.
+    """
     running = sorted(running, key=lambda head: head.node)
     lines = "\n".join(f"  {number}  {_whose(head)}" for number, head in enumerate(running, 1))
     listed = f"{len(running)} engines run here:\n{lines}"
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not (may_ask and sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise CommandError(f"{listed}\nname one by its process: fd-postproc explain {running[0].pid}")
     note(listed)
-    try:
-        answer = input(f"which one, 1 to {len(running)}? ").strip()
-    except EOFError:
-        answer = ""
+    print(f"which one, 1 to {len(running)}? ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip()
     if not (answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(running)):
         raise CommandError(f"{answer!r} is not a number from 1 to {len(running)}")
     return running[int(answer) - 1].name

@@ -118,7 +118,7 @@ def _print_state(target: Target, screen: Console) -> None:
     ]
     if info.max_bytes is not None:
         rows.insert(3, ("one message holds", str(room(info.max_bytes))))
-    print_labels(screen, f"Queue {info.msqid}", rows)
+    print_labels(screen, f"Queue msqid:{info.msqid}", rows)
 
 
 def _process(pid: int, when: int) -> str:

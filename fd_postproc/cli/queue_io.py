@@ -149,16 +149,16 @@ class RawQueue:
         if target.key == 0:
             raise QueueError(
                 errno.EINVAL,
-                f"queue {self.msqid} is private (key 0); only the processes that made it can use it",
+                f"queue msqid:{self.msqid} is private (key 0); only the processes that made it can use it",
             )
-        with _queue_errors(f"opening queue {self.msqid}"):
+        with _queue_errors(f"opening queue msqid:{self.msqid}"):
             self._queue = sysv_ipc.MessageQueue(target.key, mode=0o600, max_message_size=MAX_PAYLOAD)
             if self._queue.id != self.msqid:
                 raise sysv_ipc.ExistentialError
 
     def take(self) -> tuple[bytes, int] | None:
         """Take the oldest message and its type; None if there is none."""
-        with _queue_errors(f"taking a message (at most {MAX_PAYLOAD:,} bytes) from queue {self.msqid}"):
+        with _queue_errors(f"taking a message (at most {MAX_PAYLOAD:,} bytes) from queue msqid:{self.msqid}"):
             # sysv_ipc allocates for the longest message on every call: ask first.
             if not self._queue.current_messages:
                 return None
@@ -169,7 +169,7 @@ class RawQueue:
 
     def put(self, payload: bytes, mtype: int) -> bool:
         """Append a message; return False if the queue is full."""
-        with _queue_errors(f"sending {len(payload):,} bytes to queue {self.msqid}"):
+        with _queue_errors(f"sending {len(payload):,} bytes to queue msqid:{self.msqid}"):
             try:
                 self._queue.send(payload, block=False, type=mtype)
             except sysv_ipc.BusyError:

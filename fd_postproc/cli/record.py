@@ -49,14 +49,14 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{name}: {why}; choose another name, or give --force") from None
     with recording:
         note(
-            f"Recording queue {queue.msqid} into {name}: it holds user text.  Messages are taken: an engine "
-            "does not get them.  Ctrl-C stops."
+            f"Recording queue msqid:{queue.msqid} into {name}: it holds user text.  Messages are taken: an "
+            "engine does not get them.  Ctrl-C stops."
         )
         try:
             _take_all(queue, recording, name, args.count, args.seconds)
         except QueueRemoved:
             raise CommandError(
-                f"queue {queue.msqid} was removed while recording; all earlier messages are in the file"
+                f"queue msqid:{queue.msqid} was removed while recording; all earlier messages are in the file"
             ) from None
         finally:
             note(

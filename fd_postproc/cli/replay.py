@@ -9,7 +9,10 @@ import argparse
 import time
 from collections.abc import Iterator
 
+from .._core import decode
 from ..checks import plural
+from ..errors import MalformedMessage
+from ..layout import Channel
 from ..queues import inspect_queue
 from ..recording import Message, Recording
 from .queue_io import QUEUE_HELP, RawQueue, Room, add_queue_options, find, queue_name, room
@@ -53,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{recording.name} holds messages of channel {recording.channel}, not {args.channel}: leave "
                 "--channel out, or name another queue by key: or msqid:"
             )
+        _check_channel(recording, args.channel)
         queue = RawQueue(find(args.queue, recording.channel or args.channel, args.path, args.ftok))
         total = _check(recording, room(inspect_queue(queue.msqid).max_bytes))
         sent = 0
@@ -67,6 +71,18 @@ def run(args: argparse.Namespace) -> int:
         if recording.cut:
             note(f"The recording is cut short: {recording.cut}.")
     return 0
+
+
+def _check_channel(recording: Recording, channel: Channel | None) -> None:
+    """Refuse a channel to which the first message, where one says it, does not belong."""
+    first = next(iter(recording), None)
+    if channel is None or recording.channel is not None or first is None:
+        return
+    try:
+        decode(first.payload, channel, mtype=first.mtype, layout=recording.layout)
+    except MalformedMessage as error:
+        if error.field == "channel":
+            raise CommandError(f"{recording.name}, message 0: {error}; leave --channel out") from None
 
 
 def _check(recording: Recording, limits: Room) -> int:
@@ -109,8 +125,10 @@ def _put(queue: RawQueue, message: Message, timeout: float | None) -> None:
     while not queue.put(message.payload, message.mtype):
         waited = time.monotonic() - began
         if timeout is not None and waited >= timeout:
-            raise CommandError(f"queue {queue.msqid} stayed full for {timeout:g} s; is anybody reading it?")
+            raise CommandError(
+                f"queue msqid:{queue.msqid} stayed full for {timeout:g} s; is anybody reading it?"
+            )
         if not told and waited >= _TELL_AFTER_S:
-            note(f"Queue {queue.msqid} is full; waiting for its reader.")
+            note(f"Queue msqid:{queue.msqid} is full; waiting for its reader.")
             told = True
         time.sleep(_NAP_S)

@@ -17,6 +17,9 @@ from ..recording import RecordingError, RecordingWriter
 STANDARD = "-"
 """The argument that means standard input, or output."""
 
+closed: set[str] = set()
+"""Which of ``stdout`` and ``stderr`` the shell had closed; they lead to /dev/null."""
+
 
 def open_input(name: str) -> IO[bytes]:
     """Open a file for reading, from its start and in any order.
@@ -74,7 +77,9 @@ def name_of(name: str) -> str:
 
 
 def binary_output() -> int:
-    """A file descriptor of standard output for bytes; OSError if it is a terminal: they would mess it up."""
+    """A file descriptor of standard output for bytes; OSError if it is closed, or a terminal."""
+    if "stdout" in closed:
+        raise OSError(None, "standard output is closed: redirect it to a file or a pipe, or name a file")
     if os.isatty(1):
         raise OSError(None, "standard output is a terminal: redirect it to a file or a pipe")
     sys.stdout.flush()

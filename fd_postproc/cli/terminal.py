@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -28,9 +28,11 @@ def console() -> Console:
     from rich.console import Console
 
     found = Console(highlight=False, emoji=False, markup=False)
-    if not found.is_terminal and not os.environ.get("COLUMNS"):
-        return Console(highlight=False, emoji=False, markup=False, width=100)  # a file has no 80 columns
-    return found
+    if found.is_terminal and found.width > 0:
+        return found
+    # COLUMNS if it is a number above 0; a file has no 80 columns.
+    width = shutil.get_terminal_size((100, 24)).columns
+    return Console(highlight=False, emoji=False, markup=False, width=width)
 
 
 def note(text: str) -> None:

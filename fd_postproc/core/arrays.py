@@ -46,8 +46,8 @@ def int32_array(values: Any, name: str, ndim: int) -> Any:
         return np.ascontiguousarray(array, dtype=np.int32)
     if array.dtype.kind == "f" and isinstance(values, (list, tuple)):
         array = np.asarray(values, dtype=object)  # NumPy makes floats of integers around 2 ** 63
-    if array.dtype.kind == "O":  # Python numbers beyond 64 bits, or no numbers
-        _refuse_objects(array, name, "integers")
+    if array.dtype.kind == "O":  # Python numbers beyond 64 bits, no numbers, or an array of that dtype
+        array = _numbers_of(array, name, "integers", np.int64)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} holds {_kind(array)}, not integers (dtype {_dtype(values, array)})")
     for bad in (array.min(), array.max()):
@@ -65,7 +65,7 @@ def float32_array(values: Any, name: str, ndim: int) -> Any:
     if array.size == 0:
         return np.ascontiguousarray(np.zeros(array.shape, np.float32))
     if array.dtype.kind == "O":
-        _refuse_objects(array, name, "floats")
+        array = _numbers_of(array, name, "floats", np.float64)
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{name} holds {_kind(array)}, not floats (dtype {_dtype(values, array)})")
     return as_float32(array, name)
@@ -139,11 +139,14 @@ def _kind(array: Any) -> str:
     return _KINDS.get(array.dtype.kind, "something else")
 
 
-def _refuse_objects(array: Any, name: str, wanted: str) -> None:
+def _numbers_of(array: Any, name: str, wanted: str, dtype: Any) -> Any:
+    """An array of objects as one of numbers; what is no number, or too large for one, is refused."""
+    good = (int, np.integer) if wanted == "integers" else (int, float, np.integer, np.floating)
     for value in array.flat:
-        good = (int,) if wanted == "integers" else (int, float)
         if isinstance(value, bool) or not isinstance(value, good):
             raise TypeError(f"{name} holds {shown(value)} ({kind_of(value)}), not {wanted}")
-    largest = max(array.flat, key=abs)
-    bound = "32 bits" if wanted == "integers" else "float32"
-    raise ValueError(f"{name} holds {shown(largest)}, which does not fit {bound}")
+    try:
+        return array.astype(dtype)
+    except OverflowError:
+        largest, bound = max(array.flat, key=abs), "32 bits" if wanted == "integers" else "float32"
+        raise ValueError(f"{name} holds {shown(largest)}, which does not fit {bound}") from None

@@ -15,7 +15,7 @@ def _last_sender_of(int msqid):
     cdef fds_status status
     cdef int code = fds_stat(msqid, &status)
     if code < 0:
-        raise queue_error(-code, f"looking at queue {msqid}")
+        raise queue_error(-code, f"looking at queue msqid:{msqid}")
     return status.last_sender
 
 
@@ -74,5 +74,5 @@ def peek(msqid, index=0):
     if n == -E2BIG:
         raise queues.peek_refused(msqid, index, capacity)
     if n < 0:
-        raise queue_error(-n, f"looking at message {index} of queue {msqid}")
+        raise queue_error(-n, f"looking at message {index} of queue msqid:{msqid}")
     return (<long *>message)[0], out[sizeof(long):sizeof(long) + n]

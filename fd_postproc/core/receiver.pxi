@@ -239,7 +239,7 @@ cdef class Receiver:
                 self._forget_frames()
         if self.busy:
             raise ReceiverBusy(
-                f"this Receiver (queue {self.msqid}) is in use by another call; "
+                f"this Receiver (queue msqid:{self.msqid}) is in use by another call; "
                 "one thread at a time may use it: make a second Receiver")
         self.busy = True
         return 0
@@ -247,10 +247,10 @@ cdef class Receiver:
     cdef object _ended(self):
         """The exception for a call of a Receiver that is closed, or was closed during the call."""
         return self._error(EIDRM) if self.removed and self.busy else ReceiverClosed(
-            f"the Receiver is closed (queue {self.msqid}, {self.channel}): make another one")
+            f"the Receiver is closed (queue msqid:{self.msqid}, {self.channel}): make another one")
 
     cdef str _where(self):
-        return f"receiving from queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
+        return f"receiving from queue msqid:{self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef object _error(self, int code):
         """The exception for an errno value."""
@@ -584,5 +584,5 @@ cdef class Receiver:
         state = " closed" if self.closed else ""
         waiting = f", {status.messages} waiting" if fds_stat(self.msqid, &status) == 0 else ""
         return (
-            f"<Receiver {self.channel}{state}: queue {self.msqid}, key {queues.key_text(self.key)}, "
+            f"<Receiver {self.channel}{state}: queue msqid:{self.msqid}, key {queues.key_text(self.key)}, "
             f"{fdc_read(&self.n_messages)} received{waiting}>")

@@ -204,17 +204,17 @@ cdef class Sender:
         return (fds_now() - since) * 1e-9 if since else 0.0
 
     cdef str _where(self):
-        return f"sending to queue {self.lane.msqid} ({self.channel}, key {queues.key_text(self.key)})"
+        return f"sending to queue msqid:{self.lane.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
             raise SenderClosed(
-                f"the Sender is closed (queue {self.msqid}, {self.channel}): make another one")
+                f"the Sender is closed (queue msqid:{self.msqid}, {self.channel}): make another one")
         if self.forks != fds_forks:  # a child of the process that made it: the frames of the two must not mix
             self._begin()
         if self.busy:
             raise SenderBusy(
-                f"this Sender (queue {self.lane.msqid}) is in use by another call; "
+                f"this Sender (queue msqid:{self.lane.msqid}) is in use by another call; "
                 "one thread at a time may use it: make a second Sender")
         self.busy = True
         return 0
@@ -390,5 +390,5 @@ cdef class Sender:
     def __repr__(self):
         state = " closed" if self.closed else ""
         return (
-            f"<Sender {self.channel} {self.dialect}{state}: queue {self.lane.msqid}, "
+            f"<Sender {self.channel} {self.dialect}{state}: queue msqid:{self.lane.msqid}, "
             f"key {queues.key_text(self.key)}, {fdc_read(&self.lane.frames)} sent>")

@@ -229,7 +229,7 @@ cdef class Step:
             and the other arrays may be Paddle or PyTorch tensors in host memory.
         ids : array_like of int, shape (rows, cols)
             Token ids of the accepted rows; ``(rows,)`` is taken as one column.  rows is the sum of the
-            positive counts.
+            positive counts.  How many requests and columns one message takes depends on the sender's layout.
         scores : array_like of float, shape (rows, cols), optional
             Log-probabilities, kept as float32 whatever their width (bfloat16 and float16, too); needed on
             ``topk`` and ``spec_topk``, refused elsewhere.
@@ -238,7 +238,7 @@ cdef class Step:
         flag : int, optional
             3 target, 4 draft, or 0; used on ``spec_topk`` only.
         stop_flag : int, optional
-            First header word, 32 bits.
+            First header word, 32 bits, but not -2: by that a get op says that no message has come.
         masks : dict of int to array_like of int, or to list of array_like of int, optional
             By request, its sampling mask, or one for each of its accepted tokens: see `masks`.  Only a
             compact frame can carry them, and 1 MiB of them at most.
@@ -246,7 +246,7 @@ cdef class Step:
             Which weights of the model have made the step, up to 64 bytes of UTF-8.
         as_recorded : bool, optional
             Keep values that no model gives, as a recording may hold them: negative counts that are no codes
-            (-1, -3, -9), scores that are NaN or positive, ranks below 1.
+            (-1, -3, -9), scores that are NaN or positive, ranks below 1, a stop flag of -2.
 
         Raises
         ------
@@ -291,6 +291,9 @@ cdef class Step:
         elif not fdw_is_flag(flag):
             raise ValueError(f"flag {flag} is not one of 3 (target), 4 (draft), 0 (neither)")
         stop_flag = checks.whole_number(stop_flag, "stop_flag", -(1 << 31), (1 << 31) - 1)
+        if stop_flag == -2 and not as_recorded:
+            raise ValueError("stop_flag is -2: a get op says by it that no message has come; "
+                             "as_recorded=True keeps any value")
         return _rebuild_step(channel, None, flag, stop_flag, cols, counts_.tobytes(), ids_.tobytes(),
                              b"" if scores_ is None else scores_.tobytes(),
                              b"" if ranks_ is None else ranks_.tobytes(), 0,

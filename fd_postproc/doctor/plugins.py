@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import os
+import re
+import shlex
 import sys
 from functools import partial
 
@@ -30,7 +32,7 @@ _DISABLED = "FD_POSTPROC_DISABLE is set: FastDeploy's own code is used"
 
 
 def check_plugins() -> list[Finding]:
-    """Return one finding each for the engine, the worker and the API server.
+    """Return one finding each for the engine, the worker and the API server, and one for unknown names.
 
     FastDeploy loads the plug-ins that ``FD_PLUGINS`` names; where it is unset, none.
     """
@@ -39,6 +41,7 @@ def check_plugins() -> list[Finding]:
         _engine(allowed),
         _side(allowed, WORKER_GROUP, "worker", "worker side", "FastDeploy's own save ops send", "save ops"),
         _side(allowed, API_GROUP, "api", "API server's side", "FastDeploy writes its chunks", "chunks"),
+        *_unknown(allowed),
     ]
 
 
@@ -76,17 +79,29 @@ def _matches(allowed: str | None) -> str:
     return f"FD_PLUGINS={allowed!r}, which FastDeploy splits at commas: " + ", ".join(parts)
 
 
+def _unknown(allowed: str | None) -> list[Finding]:
+    """Names beside ours that are no plug-in's: a misspelt one switches another plug-in off in silence."""
+    names = _names(allowed)
+    unknown = [name for name in names if name not in _installed_names()]
+    if NAME not in names or not unknown:  # else the sides say it
+        return []
+    seen = f"{_matches(allowed)}: FastDeploy passes over unknown names without a word"
+    data: dict[str, object] = {"FD_PLUGINS": allowed, "unknown": unknown}
+    known = ",".join(name for name in names if name not in unknown)
+    step = f"correct the name, or remove it: FD_PLUGINS={_better(known)}"
+    return [_finding("FD_PLUGINS", data, "warning", "plugin-unknown", seen, step)]
+
+
 def _is_nearly_ours(name: str) -> bool:
     near = difflib.get_close_matches(name.strip().lower().replace("-", "_"), [NAME], cutoff=0.8)
     return bool(near) and name != NAME and name not in _installed_names()
 
 
 def _better(allowed: str | None) -> str:
-    """The corrected ``FD_PLUGINS``: with our name, without empty and misspelt ones."""
-    names = (allowed or "").split(",")
-    return ",".join(
-        [name for name in names if name.strip() and name != NAME and not _is_nearly_ours(name)] + [NAME]
-    )
+    """The corrected ``FD_PLUGINS`` for a shell: with our name, without empty and misspelt ones."""
+    names = re.split(r"[,;:\s]+", allowed or "")  # FastDeploy splits at commas only
+    others = [name for name in names if name and name != NAME and not _is_nearly_ours(name)]
+    return shlex.quote(",".join([*others, NAME]))
 
 
 def _data(allowed: str | None, group: str, active: bool) -> dict[str, object]:

@@ -90,12 +90,12 @@ class Queue:
     @property
     def subject(self) -> str:
         who = f"{self.identities[0]}, " if self.identities else ""
-        return f"queue {self.info.msqid} ({who}key {key_text(self.info.key)})"
+        return f"queue msqid:{self.info.msqid} ({who}key {key_text(self.info.key)})"
 
     @property
     def short(self) -> str:
         who = f"id {self.identities[0].queue_id}" if self.identities else f"key {key_text(self.info.key)}"
-        return f"queue {self.info.msqid} ({who})"
+        return f"queue msqid:{self.info.msqid} ({who})"
 
 
 @dataclass(frozen=True)

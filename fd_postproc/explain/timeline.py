@@ -6,6 +6,7 @@ Times are monotonic seconds; `Picture.clock` makes the time of day of them.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,13 +28,13 @@ class Gap(NamedTuple):
 
     Its side is what the next step waited for.  The engine, if it wrote nothing for most of the time (it
     looks at the queue once a second, whatever the worker does), if each look found messages in the queue, or
-    if most of the time went into the step's results.  Else the worker: the engine waited, and the queue was
-    empty.
+    if most of the time went into the step's results.  Nobody, if most looks found neither a request nor a
+    message: idle time.  Else the worker: the engine waited, and the queue was empty.
     """
 
     at: float  # when it ended
     seconds: float
-    side: str  # "worker" or "engine"
+    side: str  # "worker", "engine" or "nobody"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,18 @@ class Picture:
 
     def _gap(self, before: StepEntry, step: StepEntry) -> Gap:
         seconds = max(step.at - before.at, 0.0)
+        looks = self._looks_between(before.at, step.at)
+        idle = sum(not (look.running or look.transfers or look.messages) for look in looks)
+        if idle > _MOSTLY * len(looks):
+            return Gap(step.at, seconds, "nobody")
         return Gap(step.at, seconds, "worker" if self._worker_is_late(before.at, step, seconds) else "engine")
+
+    def _looks_between(self, since: float, until: float) -> list[QueueEntry]:
+        return self.queues[bisect_right(self._look_times, since) : bisect_left(self._look_times, until)]
+
+    @cached_property
+    def _look_times(self) -> list[float]:
+        return [look.at for look in self.queues]
 
     def _worker_is_late(self, since: float, step: StepEntry, seconds: float) -> bool:
         if step.receive < _MOSTLY * seconds:
@@ -107,7 +119,7 @@ class Picture:
         within = [one for one in self.absences if one[0] < step.at and one[1] > since]
         if sum(min(end, step.at) - max(begin, since) for begin, end in within) > _MOSTLY * seconds:
             return False
-        looks = [look for look in self.queues if since < look.at < step.at]
+        looks = self._looks_between(since, step.at)
         return not looks or not all(look.messages for look in looks)
 
     @cached_property
@@ -143,10 +155,11 @@ class Picture:
         return [look for look in self.queues if came and look.at >= min(came)]
 
     def longest_gaps(self) -> list[Gap]:
-        """Unusual gaps, the longest first."""
+        """Unusual gaps, the longest first, without idle time."""
         if self.usual_gap is None:
             return []
-        long = [gap for gap in self.gaps if gap.seconds > max(8 * self.usual_gap, 0.05)]
+        unusual = max(8 * self.usual_gap, 0.05)
+        long = [gap for gap in self.gaps if gap.seconds > unusual and gap.side != "nobody"]
         return sorted(long, key=lambda gap: -gap.seconds)[:SHOWN]
 
     def slowest_steps(self) -> list[StepEntry]:

@@ -218,7 +218,9 @@ class DeviceSaves:
         kind, details = unsent.kind, unsent.details
         if kind == "driver":
             return CudaError(f"an earlier save: {details}", details.code)
-        where = f"an earlier save, sending to queue {lane.msqid} ({lane.channel}, key {key_text(lane.key)})"
+        where = (
+            f"an earlier save, sending to queue msqid:{lane.msqid} ({lane.channel}, key {key_text(lane.key)})"
+        )
         if kind == "queue":
             error = queue_error(details, where)
             if isinstance(error, QueueRemoved):  # the next save makes a new queue

@@ -107,6 +107,9 @@ def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
             os.write(leader, b"3\n")
             assert "'3' is not a number from 1 to 2" in flat(all_from(leader).decode())
             assert status() == 1
+        with at_terminal("explain", "--json", env=os.environ) as (leader, status):
+            assert "which one" not in all_from(leader).decode()  # the answer is for a program
+            assert status() == 1
 
 
 def test_role_and_rank_where_there_are_several(run, folder):
@@ -195,6 +198,7 @@ def test_runs_of_one_process_number(run, folder):
         (["/dev/null"], "/dev/null is not a regular file"),
         (["/proc/version"], "is not a flight recorder's file"),
         (["/nowhere/at-all"], "No such file"),
+        (["nofile.flight"], "No such file"),
     ],
 )
 def test_what_is_not_there(run, folder, what, words):

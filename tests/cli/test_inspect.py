@@ -22,7 +22,7 @@ def test_inspect_leaves_the_message_and_shows_the_queue(run, queue, goldens):
     status, out, err = run("inspect", key_of(queue), "--channel", "plain")
     assert (status, err) == (0, "")
     assert queue.current_messages == 2
-    for part in f"Queue {queue.id}", "2 messages, 4,112 bytes", "0600", f"process {os.getpid()}":
+    for part in f"Queue msqid:{queue.id}", "2 messages, 4,112 bytes", "0600", f"process {os.getpid()}":
         assert part in out
     for part in "Message 0", "-3 recovery stop", "-9 preempted", "the worker has finished":
         assert part in out
@@ -99,7 +99,7 @@ def test_inspect_with_another_layout(run, tmp_path):
     ("arguments", "why"),
     [
         (["inspect", "no/such"], "no such file; a queue is written as"),
-        (["inspect", "msqid:2147483647"], "looking at queue 2147483647"),
+        (["inspect", "msqid:2147483647"], "looking at queue msqid:2147483647"),
         (["inspect", "key:0x7ffffff1"], "start the other side first"),
         (["inspect", "777123"], "/dev/shm"),
         (["inspect", "777123", "--path", "/no/such"], "/no/such"),
@@ -134,7 +134,7 @@ def test_a_queue_id_is_looked_for_under_both_paths(run, own_namespace, monkeypat
             assert f"The channel is a guess: {channel}" in out
         assert "two queues" in err
         assert "--channel spec" in err
-        assert f"Queue {made[0].id}" in run("inspect", number, "--channel", "spec")[1]
+        assert f"Queue msqid:{made[0].id}" in run("inspect", number, "--channel", "spec")[1]
     finally:
         for queue in made:
             queue.remove()

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import struct
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.recording import RecordingWriter
+from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import SHIPPED, key_of, payloads, started, take_all
 from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
@@ -34,6 +36,25 @@ def test_record_and_replay_keep_every_byte(run, queue, tmp_path):
     assert status == 0
     assert "3 of 3 messages" in err
     assert take_all(queue) == sent
+
+
+def test_frames_are_not_replayed_under_another_channel(run, queue, tmp_path):
+    path = tmp_path / "a.fdrec"
+    frame = fp.encode(fp.Step.from_arrays("spec", [1], [5]), "compact")
+    with RecordingWriter(path, None) as recording:
+        recording.write(frame, 2)
+    status, _, err = run("replay", path, key_of(queue), "--channel", "topk")
+    assert (status, "spec" in err, queue.current_messages) == (1, True, 0)
+    assert run("replay", path, key_of(queue), "--channel", "spec")[0] == 0
+    assert take_all(queue) == [(frame, 2)]
+
+
+def test_nothing_is_taken_for_a_closed_standard_output(queue, tmp_path):
+    queue.send(b"x")
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", FD_POSTPROC, "record", key_of(queue), "-", "--count", "1"]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, "standard output is closed" in done.stderr) == (1, True)
+    assert queue.current_messages == 1
 
 
 def test_record_does_not_replace_a_file(run, queue, tmp_path):

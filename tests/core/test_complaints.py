@@ -84,4 +84,4 @@ def test_who_wrote_last_is_named(queue, monkeypatch):
 
 def test_who_wrote_to_a_queue_that_is_gone(queue):
     queue.remove()
-    assert last_sender_text(queue.id) == f"queue {queue.id} is gone"
+    assert last_sender_text(queue.id) == f"queue msqid:{queue.id} is gone"

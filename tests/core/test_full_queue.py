@@ -37,7 +37,14 @@ def test_too_big(dialect, default_limits, new_queue):
         sender.send(sent)
     size = len(fp.encode(sent, dialect))
     assert (caught.value.size, caught.value.limit) == (size, 8192)
-    for fragment in str(size), "kernel.msgmax = 8192", "sysctl", "docker", "compact", f"queue {queue.id}":
+    for fragment in (
+        str(size),
+        "kernel.msgmax = 8192",
+        "sysctl",
+        "docker",
+        "compact",
+        f"queue msqid:{queue.id}",
+    ):
         assert fragment in str(caught.value)
     assert sender.stats["frames"] == sender.stats["messages"] == queue.current_messages == 0
     small = random_step("spec_topk", 1, batch=3, cols=3, accepted=2)

@@ -150,7 +150,20 @@ IMPOSSIBLE = [
     ({"ranks": [0]}, r"ranks\[0\] is 0: the likeliest token has rank 1"),
     ({"ranks": [-1]}, r"ranks\[0\] is -1"),
     ({"counts": [1, -2]}, r"counts\[1\] is -2: .* -1 \(no token\), -3 \(recovery stop\), -9"),
+    ({"stop_flag": -2}, r"stop_flag is -2: .*"),
 ]
+
+
+@each("values", [[1, 2], [np.int64(1), 2], [np.uint8(1), np.int32(2)]])
+def test_arrays_of_objects_are_numbers(values):
+    ids = np.array(values, dtype=object)
+    scores = np.array([-0.5, np.float32(-1)], dtype=object)
+    step = fp.Step.from_arrays("topk", np.array([1, 1], dtype=object), ids, scores, ids)
+    assert np.asarray(step.ids).tolist() == [[1], [2]]
+    assert np.asarray(step.scores).tolist() == [[-0.5], [-1.0]]
+    for wrong, error in ((2**31, ValueError), (2**70, ValueError), (True, TypeError), ("1", TypeError)):
+        with pytest.raises(error, match="ids holds"):
+            fp.Step.from_arrays("plain", [1, 1], np.array([1, wrong], dtype=object))
 
 
 @each("changes, text", IMPOSSIBLE)

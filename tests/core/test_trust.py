@@ -106,6 +106,6 @@ def test_the_doctor_changes_nothing(default_limits, queue, capsys, monkeypatch):
     queue.receive()
     before = row()
     main(["doctor", "--queue-id", f"msqid:{queue.id}"])
-    assert f"queue {queue.id} " in capsys.readouterr().out
+    assert f"queue msqid:{queue.id} " in capsys.readouterr().out
     assert row() == before
     assert queue.receive(block=False) == (b"stays", 1)

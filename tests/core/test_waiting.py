@@ -82,7 +82,7 @@ def test_a_timeout(side, queue_keys):
         with signalled(lambda *_: None, lambda: True, repeated), pytest.raises(fp.QueueTimeout) as caught:
             one.call(0.2)
         assert 0.2 <= time.monotonic() - began < PATIENCE
-    assert side is Receiving or f"queue {one.queue.id}" in str(caught.value)
+    assert side is Receiving or f"queue msqid:{one.queue.id}" in str(caught.value)
     assert one.end.stats["waits"] > one.waits_before
     assert one.end.stats["wait_seconds"] >= 0.2  # what passes between two waits is not counted
     assert one.passed() == passed
@@ -108,7 +108,7 @@ def test_waits_without_the_gil(side, timeout, queue_keys):
 def test_a_queue_removed_while_waiting(side, timeout, queue_keys):
     one = side(queue_keys())
     other = when(one.waits, one.queue.remove)
-    with pytest.raises(fp.QueueRemoved, match=f"queue {one.end.msqid}"):
+    with pytest.raises(fp.QueueRemoved, match=f"queue msqid:{one.end.msqid}"):
         one.call(timeout)
     other.join()
     for _ in range(2):

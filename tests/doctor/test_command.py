@@ -6,6 +6,7 @@ import os
 from fd_postproc import doctor, queues
 from tests.lib.commands import all_from, at_terminal
 from tests.lib.doctoring import dead_user
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 
@@ -36,9 +37,22 @@ def test_json(run, queue):
     assert any(finding["msqid"] == queue.id for finding in document["findings"])
 
 
-def test_a_narrow_terminal_loses_nothing(queue):
+def test_a_report_replaces_no_file(run, queue, tmp_path):
+    path = tmp_path / "report.json"
+    assert run("--report", path)[0] in (0, 1)
+    text = path.read_text()
+    assert "schema" in json.loads(text)
+    status, _, err = run("--report", path)
+    assert (status, str(path) in err, path.read_text()) == (1, True, text)
+    assert json.loads(run("--report", "-")[1])["schema"] == json.loads(text)["schema"]
+
+
+@each("columns", ["40", "0"])
+def test_a_narrow_terminal_loses_nothing(queue, run, monkeypatch, columns):
     queue.send(b"\xff" * 300)
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "40"}
+    monkeypatch.setenv("COLUMNS", columns)
+    assert "under none" in run("--queue-id", f"key:{queue.key:#x}")[1]
+    environment = {**os.environ, "TERM": "xterm"}
     named = ("--queue-id", f"key:{queue.key:#x}")
     with at_terminal("doctor", *named, env=environment) as (leader, status):
         seen = all_from(leader).decode()

@@ -195,6 +195,22 @@ def test_the_engine_sides_plugins(site, monkeypatch):
     assert "FD_PLUGINS=nothing,fd_postproc" in check_fastdeploy()[1].remedy[0]
 
 
+def test_names_beside_ours_that_are_no_plug_in(site, monkeypatch):
+    site("other", "1", "[fastdeploy.token_processor_plugins]\nanother = other:get\n")
+    site("ours", "1", ENGINE_POINT)
+    for names, unknown, remedy in (
+        ("fd_postproc,another", None, None),
+        ("fd_postproc,anther", ["anther"], "FD_PLUGINS=fd_postproc"),
+        ("fd_postproc, another", [" another"], "FD_PLUGINS=fd_postproc"),
+    ):
+        monkeypatch.setenv("FD_PLUGINS", names)
+        found = [one for one in check_fastdeploy() if one.code == "plugin-unknown"]
+        assert [one.data["unknown"] for one in found] == ([] if unknown is None else [unknown])
+        assert all(one.severity == "warning" and one.remedy[0].endswith(remedy) for one in found)
+    monkeypatch.setenv("FD_PLUGINS", "fd_postproc;another")
+    assert check_fastdeploy()[1].remedy == ("FD_PLUGINS=another,fd_postproc",)
+
+
 def test_the_worker_sides_plugins(site, monkeypatch):
     assert plugin(2) == ("worker-missing", False)
     site("other", "1", "[fastdeploy.model_register_plugins]\nanother = other:get\n")

@@ -31,7 +31,7 @@ def test_queues_are_recognised_by_their_keys(default_limits, run):
     assert [queue.info.msqid for queue in doctor.take(Scope(channels=("spec",))).queues] == [spec]
     status, out, _ = run()
     assert status == 0
-    assert f"queue {shm} (id {ID}, /dev/shm, key " in out
+    assert f"queue msqid:{shm} (id {ID}, /dev/shm, key " in out
     assert "1 queue of unknown programs" in out
     assert str(foreign) in out
 

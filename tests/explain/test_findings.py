@@ -178,6 +178,13 @@ def test_the_longest_gaps_and_their_side():
     assert side(*looks(102.5, 109.5, messages=9), late, look(110.1)) == "engine"
 
 
+def test_idle_time_is_no_gap():
+    idle = [*steady(), *looks(102.0, 402.0, running=0), step(402.5)]
+    assert Picture(flight(*idle), 403.0).longest_gaps() == []
+    waits = [*steady(), *looks(102.0, 402.0, running=0, transfers=1), step(402.5)]
+    assert len(Picture(flight(*waits), 403.0).longest_gaps()) == 1
+
+
 def test_a_gap_is_never_negative():
     assert Picture(flight(), 5.0).gaps_of([step(5.0), step(4.0)]) == [Gap(4.0, 0.0, "worker")]
 

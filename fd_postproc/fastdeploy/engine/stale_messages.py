@@ -84,7 +84,7 @@ class StaleMessages:
         unseen = _is_unseen(queue)
         sender = "a process of another PID namespace" if unseen else f"process {queue.last_send_pid}"
         last = f"the last sent {sent} by {sender}"
-        what = f"queue {queue.id} holds {waiting} messages, {last}"
+        what = f"queue msqid:{queue.id} holds {waiting} messages, {last}"
         if is_on(KEEP_STALE):
             self.log.warning(f"fd_postproc: {what}; {KEEP_STALE} keeps them")
             return 0

@@ -65,7 +65,7 @@ def test_malformed_messages_by_the_thousand_are_a_few_lines(started, log):
     assert rig.processor.counters.malformed == 6000
     assert len(log.records) < 20
     assert log.text.count("a message was refused") in (2, 3)
-    assert f"the last to write to queue {queue.id} was process {os.getpid()} (" in log.text
+    assert f"the last to write to queue msqid:{queue.id} was process {os.getpid()} (" in log.text
 
 
 def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, monkeypatch):

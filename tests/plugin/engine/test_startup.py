@@ -48,7 +48,7 @@ def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, l
     assert messages.at_construction() == 3
     assert queue.current_messages == 0
     ((text,), _) = log.warning.call_args
-    assert f"queue {queue.id} holds 3 messages" in text
+    assert f"queue msqid:{queue.id} holds 3 messages" in text
     assert f"by process {os.getpid()}" in text
     queue.send(b"of this service's worker")
     assert messages.at_run() == 0
