@@ -54,43 +54,73 @@ def test_the_same_is_seen(actions):
     assert expected == actual
 
 
-@pytest.mark.realtime
-@each("timeout, seconds", [(None, 0.02), (0, 0), (0, 1), (-1, 0), (0.02, 1), (5, 0.02), (5, 0)])
-def test_any_awaitable_and_any_limit(timeout, seconds):
+class Ahead(asyncio.SelectorEventLoop):
+    """A loop whose clock a test sets ahead."""
+
+    ahead = 0.0
+
+    def time(self):
+        return super().time() + self.ahead
+
+    async def skip(self, seconds):
+        """Let this time go by."""
+        self.ahead += seconds
+        await turns()
+
+
+def run_ahead(main):
+    loop = Ahead()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.close()
+
+
+class Awaitable:
+    def __await__(self):
+        return asyncio.sleep(8, "done").__await__()
+
+
+async def nested():
+    return await asyncio.wait_for(asyncio.sleep(30), 7)
+
+
+LATER = [
+    lambda loop: asyncio.sleep(8, "done"),
+    lambda loop: asyncio.sleep(30, "done"),
+    lambda loop: asyncio.sleep(0, "done"),
+    lambda loop: asyncio.sleep(0, (1, 2)),
+    lambda loop: asyncio.Queue().get(),
+    lambda loop: asyncio.sleep(0, StopAsyncIteration()),
+    lambda loop: Awaitable(),
+    lambda loop: loop.create_task(asyncio.sleep(8, "done")),
+    lambda loop: loop.create_future(),
+    lambda loop: nested(),
+    lambda loop: loop.run_in_executor(None, int, "none"),
+]
+
+
+@each("make, timeout", [(make, timeout) for make in LATER for timeout in (None, 0, -1, 3, 5, 10)])
+def test_any_awaitable_and_any_limit(make, timeout):
     async def run(wait):
-        try:
-            return await wait(asyncio.sleep(seconds, "done"), timeout)
-        except asyncio.TimeoutError:
-            return "late"
+        loop = asyncio.get_running_loop()
 
-    assert asyncio.run(run(wait_for)) == asyncio.run(run(asyncio.wait_for))
-
-
-@pytest.mark.realtime
-def test_nothing_is_lost_when_a_limit_and_an_item_meet():
-    """Every item that is put is got once and in order, although waits for some are given up."""
-    limit, items = 0.0005, 200
-
-    async def run():
-        queue, got, missed = asyncio.Queue(), [], 0
-
-        async def give():
-            for number in range(items):
-                await asyncio.sleep(limit)
-                queue.put_nowait(number)
-
-        giver = asyncio.ensure_future(give())
-        while len(got) < items:
+        async def waited():
             try:
-                got.append(await wait_for(queue.get(), limit))
-            except asyncio.TimeoutError:
-                missed += 1
-        await giver
-        return got, missed
+                return repr(await wait(make(loop), timeout))
+            except (asyncio.TimeoutError, ValueError) as error:
+                return type(error)
 
-    got, missed = asyncio.run(run())
-    assert got == list(range(items))
-    assert missed
+        task = asyncio.ensure_future(waited())
+        await asyncio.sleep(0.01)  # an executor's thread has answered by then, or is waited for
+        for _ in range(60):
+            await loop.skip(1)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        return "cancelled" if task.cancelled() else task.result()
+
+    assert run_ahead(run(wait_for)) == run_ahead(run(asyncio.wait_for))
 
 
 def late_and(then):
@@ -98,35 +128,72 @@ def late_and(then):
 
     async def run():
         queue, loop = asyncio.Queue(), asyncio.get_running_loop()
-        waiting = asyncio.ensure_future(wait_for(queue.get(), 0.05))
-        await asyncio.sleep(0)
-        end = loop.time() + 0.05  # behind the timeout
-        loop.call_at(end, then, waiting, queue)
-        while loop.time() < end:  # both are due in the next turn
-            pass
+        waiting = asyncio.ensure_future(wait_for(queue.get(), 10))
+        await turns()
+        loop.call_later(9, then, waiting, queue)
+        await loop.skip(11)  # the loop runs what is due in the order of its times
         await asyncio.wait([waiting])
         return "cancelled" if waiting.cancelled() else repr(waiting.exception()), queue.qsize()
 
-    return asyncio.run(run())
+    return run_ahead(run())
 
 
-def test_an_item_in_the_turn_of_the_timeout_stays():
-    assert late_and(lambda waiting, queue: queue.put_nowait("x")) == ("TimeoutError()", 1)
+@each(
+    "then, end",
+    [
+        (lambda waiting, queue: None, ("TimeoutError()", 0)),
+        (lambda waiting, queue: queue.put_nowait("x"), ("TimeoutError()", 1)),
+        (lambda waiting, queue: waiting.cancel(), ("cancelled", 0)),
+    ],
+)
+def test_what_happens_in_the_turn_of_the_timeout(then, end):
+    """An item stays in the queue, and who is cancelled is cancelled."""
+    if end[0] == "cancelled" and not hasattr(asyncio.Task, "cancelling"):
+        return  # Python 3.10 does not count cancellations
+    assert late_and(then) == end
 
 
-@pytest.mark.skipif(not hasattr(asyncio.Task, "cancelling"), reason="Python 3.11 and later")
-def test_who_is_cancelled_in_the_turn_of_the_timeout_is_cancelled():
-    assert late_and(lambda waiting, queue: waiting.cancel()) == ("cancelled", 0)
-
-
-@pytest.mark.skipif(not hasattr(asyncio.Task, "cancelling"), reason="Python 3.11 and later")
-def test_a_timeout_is_no_cancellation():
+def test_a_timeout_is_no_cancellation_and_many_wait_at_once():
     async def run():
-        with pytest.raises(asyncio.TimeoutError):
-            await wait_for(asyncio.Queue().get(), 0.01)
-        return asyncio.current_task().cancelling()
+        loop, queues = asyncio.get_running_loop(), [asyncio.Queue() for _ in range(5)]
+        waiting = [loop.create_task(wait_for(queue.get(), 10)) for queue in queues]
+        await turns()
+        await loop.skip(6)
+        queues[1].put_nowait("first")
+        waiting.append(loop.create_task(wait_for(queues[1].get(), 10)))  # behind the first of this queue
+        await turns()
+        waiting[2].cancel()
+        await loop.skip(6)
+        await loop.skip(6)
+        ends = []
+        for one in waiting:
+            ends.append("cancelled" if one.cancelled() else repr(one.exception() or one.result()))
+        late = "TimeoutError()"
+        assert ends == [late, "'first'", "cancelled", late, late, late]
 
-    assert asyncio.run(run()) == 0
+        async def counts():
+            with pytest.raises(asyncio.TimeoutError):
+                await wait_for(asyncio.Queue().get(), 10)
+            return asyncio.current_task().cancelling() if hasattr(asyncio.Task, "cancelling") else 0
+
+        counting = loop.create_task(counts())
+        await turns()
+        await loop.skip(11)
+        return await counting
+
+    assert run_ahead(run()) == 0
+
+
+def test_each_loop_has_its_own_waits():
+    for _ in range(3):
+        assert run_ahead(one_late()) == "late"
+
+
+async def one_late():
+    waiting = asyncio.ensure_future(wait_for(asyncio.Queue().get(), 10))
+    await turns()
+    await asyncio.get_running_loop().skip(11)
+    return "late" if isinstance(waiting.exception(), asyncio.TimeoutError) else "not"
 
 
 def test_the_module_has_everything_else():

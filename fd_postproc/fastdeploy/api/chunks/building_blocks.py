@@ -32,7 +32,7 @@ from ._chunks import (
 )
 from .model_fields import NotPlain, check_plain, float_style, models_of
 from .token_spelling import chat_spelling, completion_spelling, prompt_spelling
-from .wait_for import IS_OF_USE, Asyncio
+from .wait_for import Asyncio
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
 CHAT = "fastdeploy.entrypoints.openai.serving_chat"
@@ -88,7 +88,7 @@ def blocks_of(module: Any) -> Blocks:
             check_plain(cls)
             continue
         blocks.names[name] = models_of(cls, stood_in, style)
-    if IS_OF_USE and vars(module).get("asyncio") is asyncio:
+    if vars(module).get("asyncio") is asyncio:
         blocks.names["asyncio"] = Asyncio("asyncio")
     new = {one.function: one.text for one in reversed(gate.judge("api chunks", module).unknown)}
     for (owner, name), (make, helper) in _METHODS.items():
