@@ -54,7 +54,7 @@ def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
         totals.receiver.stats["incomplete"] = incomplete
         reports.refresh(1.0 + incomplete)
     assert totals.as_dict()["incomplete"] == 297
-    assert caplog.text.count("queue 7 (spec): a frame in pieces was never completed") == 1
+    assert caplog.text.count("queue msqid:7 (spec): a frame in pieces was never completed") == 1
 
 
 @each("trouble", ["missing", "doubled", "reordered"])
@@ -75,7 +75,7 @@ def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
     reports.refresh(10.0)
     assert totals.as_dict()[trouble] == 3
     whose = "(3 of sender 00000000000000ff, from which 1,200 came and number 1,203 is due)"
-    assert caplog.text.count("queue 7 (spec): frames") == caplog.text.count(whose) == 1
+    assert caplog.text.count("queue msqid:7 (spec): frames") == caplog.text.count(whose) == 1
 
 
 def test_exported_counters_follow_once_in_a_period():
