@@ -55,11 +55,12 @@ class _Files:
 
     def __init__(self, folder: str) -> None:
         # FastDeploy's own modes need version 0.18, which has all that is used here.
-        from prometheus_client.values import MultiProcessValue
+        from prometheus_client import values
 
         self.folder = folder
         self._name = name = f"{os.getpid()}-{secrets.token_hex(4)}{_MARK}"
-        self._make = MultiProcessValue(lambda: name.removesuffix(".db"))
+        made: Any = values.MultiProcessValue  # has no types
+        self._make = made(lambda: name.removesuffix(".db"))
         self._values: dict[tuple[str, str], Any] = {}
         self._locks: dict[str, int] = {}  # descriptors, by mode
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from ...log_throttle import Backoff, Complaints
 from .. import gate, replacements
-from ..logs import api_log, export
+from ..gauges import export
+from ..logs import api_log, counter
 from ..seams import Refused
 from .connections import NoResults, take_turns
-from .counters import counter
 
 TRIES = 6  # for a message that does not fit into memory, within about a second
 DOWN_S = 5.0  # after the last fault that has ended streams, in which requests are refused

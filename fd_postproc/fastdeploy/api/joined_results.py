@@ -36,7 +36,7 @@ def settle(client: Any) -> str | None:
     if not is_on():
         return None
     withdraw()
-    path = getattr(getattr(client, "connection_manager", None), "pull_ipc_path", None)
+    path: Any = getattr(getattr(client, "connection_manager", None), "pull_ipc_path", None)
     reason = why_not(client)
     if reason is None and type(path) is not str:
         reason = "results do not come in batches"
@@ -62,7 +62,7 @@ def withdraw() -> None:
 
 def why_not(client: Any) -> str | None:
     """Why a client's data processor cannot take joined results; None if it can."""
-    processor = getattr(client, "data_processor", None)
+    processor: Any = getattr(client, "data_processor", None)
     views_of = getattr(getattr(type(processor), STREAMED, None), "views_of", None)
     if views_of is None:
         return f"FastDeploy's own code makes the texts ({type(processor).__name__})"

@@ -15,6 +15,7 @@ cdef double LOOK_S = 0.5  # between two looks of a loop at its waits
 
 
 @cython.final
+@cython.internal
 cdef class Waits:
     """The pending waits of an event loop, which ends those whose time is over."""
 
@@ -61,6 +62,7 @@ cdef Waits _waits_here():
 
 
 @cython.final
+@cython.internal
 cdef class Wait:
     """Awaitable of an awaitable's value, with a time limit; `wait_for` makes one.
 

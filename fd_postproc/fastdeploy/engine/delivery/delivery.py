@@ -68,9 +68,9 @@ class Delivery:
     def put(self, scheduler: Any, results: list[Any]) -> None:
         """Put the results of a step into the scheduler; by its own method those that ours fails to put."""
         try:
-            results = self._put(scheduler, results)
-            if results is not None:
-                scheduler.put_results(results)
+            rest = self._put(scheduler, results)
+            if rest is not None:
+                scheduler.put_results(rest)
         except Exception:
             self.unput += 1
             raise

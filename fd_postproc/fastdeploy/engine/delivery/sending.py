@@ -209,7 +209,7 @@ class Sending:
         """Send results that could not be sorted, each request's by FastDeploy's own method."""
         for name, contents in results.items():
             for content in contents:
-                outputs = getattr(content, "outputs", None)
+                outputs: Any = getattr(content, "outputs", None)
                 if getattr(outputs, "token_ids", None):
                     outputs.text = ""
             self._send_plainly(engine, [contents], engine.request_worker_map.get(name))
@@ -250,7 +250,7 @@ class Sending:
     def _prepared(self, engine: Any, name: str, contents: Any) -> list[Any]:
         """The results that are sent, with their texts, by the rules of FastDeploy's loop."""
         self.others += 1
-        kept = []
+        kept: list[Any] = []
         for content in contents:
             outputs = content.outputs if isinstance(content, self.names["RequestOutput"]) else None
             if outputs is not None:

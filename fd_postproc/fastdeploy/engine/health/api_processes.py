@@ -81,8 +81,9 @@ class ApiProcesses:
         self._absent = absent
 
     def _forget(self, pid: int) -> None:
-        for table in (self._known, self._addresses, self._missing, self._names):
-            table.pop(pid, None)  # type: ignore[attr-defined]
+        tables: tuple[dict[int, Any], ...] = (self._known, self._addresses, self._missing, self._names)
+        for table in tables:
+            table.pop(pid, None)
         self.gone.discard(pid)
 
     def _is_alive(self, pid: int) -> bool:
