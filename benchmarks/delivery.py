@@ -106,7 +106,8 @@ class Engine:
         self._changes: list[Any] = []
         if name == OURS:
             plan = self.work.processor.plan
-            self.delivery = self.work.processor.delivery = Delivery(plan, self.scheduler, service, server)
+            self.delivery = Delivery(plan, self.scheduler, service, server)
+            self.work.processor.parts.pairing.delivery = self.delivery
             self._changes = [WakeUp(self.scheduler), self.delivery]
             check(self.delivery.sending is not None, "FastDeploy's way is timed")
         for change in self._changes:

@@ -130,13 +130,13 @@ def loaded(name: str, module: Any, case: LoadCase) -> Load:
 def step_call(load: Load) -> Callable[[], Any]:
     """What the receive loop calls for each message: ours has it as a Step, FastDeploy's in its tensors."""
     processor = load.processor
-    if not hasattr(processor, "_process_step"):
+    if not hasattr(processor, "parts"):
         return load.step
     tensors = [processor.output_tokens]
     if load.case.logprobs:
         tensors += [processor.output_scores, processor.output_ranks]
     return partial(
-        processor._process_step, step_from_tensors(processor.channel, *tensors, layout=processor.layout)
+        processor.parts.steps.process, step_from_tensors(processor.channel, *tensors, layout=processor.layout)
     )
 
 

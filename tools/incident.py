@@ -97,13 +97,13 @@ class Replay:
         self.processor.resource_manager = self._manager  # in the place of the load's
         self.processor._recycle_resources = self._recycle
         self._failures: list[BaseException] = []
-        give_up = self.processor.give_up
+        give_up = self.processor.parts.ending.give_up
 
         def note(slot: int, task: Any, error: Exception) -> Any:
             self._failures.append(error)
             return give_up(slot, task, error)
 
-        self.processor.give_up = note
+        self.processor.parts.ending.give_up = note
 
     def _task(self, slot: int) -> Any:
         self._serial += 1
@@ -120,7 +120,7 @@ class Replay:
         self._manager.fill(step.batch)
         found: list[Trouble] = []
         try:
-            self.processor._process_step(step)
+            self.processor.parts.steps.process(step)
         except Exception as error:
             found.append(Trouble(index, "lost step", _text(error)))
         found += [Trouble(index, "failed request", _text(error)) for error in self._failures]

@@ -33,12 +33,12 @@ def cost(name, left=""):
         engine._stock = engine.delivery.stock.loop
         engine.delivery = None
     elif left == "delivery":
-        processor.delivery.handover_in = lambda scheduler: None
+        processor.parts.pairing.delivery.handover_in = lambda scheduler: None
     elif left == "stamps":
-        processor.steady_mode = lambda: None
+        processor.parts.steps.steady_mode = lambda: None
     elif left == "metrics":
-        usual = processor.steady_mode
-        processor.steady_mode = lambda: usual()._replace(metrics=None)
+        usual = processor.parts.steps.steady_mode
+        processor.parts.steps.steady_mode = lambda: usual()._replace(metrics=None)
     spent = []
     for _ in range(STEPS):
         engine.work.reset()

@@ -55,7 +55,7 @@ class Engine:
         cls = processors.processor_class(name, module)
         self.work = processors.Load(module, cls, case)
         self.processor = self.work.processor
-        self.is_ours = hasattr(self.processor, "_process_step") and name == OURS
+        self.is_ours = hasattr(self.processor, "parts") and name == OURS
         if not isinstance(self.processor, cls):
             raise Unavailable("the plug-in stood aside")
         self.tensors = [processors.flat_view(self.processor.output_tokens)]
@@ -88,7 +88,7 @@ class Engine:
     def step(self, prepared: Any) -> list[Any]:
         """From the queue's step to results."""
         if self.is_ours:
-            self.processor._process_step(prepared)
+            self.processor.parts.steps.process(prepared)
         else:
             for tensor, numbers in zip(self.tensors, prepared, strict=True):
                 tensor[:] = numbers

@@ -280,7 +280,7 @@ _ROWS = (
         ENGINE,
         ("fastdeploy.engine.sched.scheduler_metrics_logger",),
         (),
-        "engine.processor.advance:adds_up",
+        "engine.processor.step:adds_up",
         "That the method is its class's.",
         "the scheduler's log is told of a step's tokens in one call, not of each request's",
         "the log lacks the tokens, the request goes on",

@@ -88,7 +88,7 @@ def test_a_token_thread_under_floods(default_limits, ops_queue, caplog):
         rig.send({0: [1], 1: [2]})
         until(lambda: rig.sink.puts)
         with flooding(key, *KINDS):
-            until(lambda: rig.processor._receiver.stats["messages"] > 3_000)
+            until(lambda: rig.processor.parts.queue.receiver.stats["messages"] > 3_000)
             lines, began = len(caplog.records), time.monotonic()
             while time.monotonic() < began + 600:
                 time.sleep(0.1)

@@ -74,7 +74,7 @@ def test_nothing_that_arrives_is_evaluated_or_unpickled():
     for path in (ROOT / "fd_postproc").rglob("*.p[yx]*"):
         if path.suffix in (".py", ".pyx", ".pxi") and (calls := re.findall(EVALUATES, path.read_text())):
             found[path.name] = calls
-    assert found == {"zmq_loop.py": ["pickle.loads("]}
+    assert found == {"socket_source.py": ["pickle.loads("]}
 
 
 UNPRIVILEGED = """

@@ -71,12 +71,12 @@ def test_requests_go_on_without_logprobs():
     imported("fastdeploy.output.token_processor")
     rig = Rig("topk", ["a", "b"])
     try:
-        rig.processor._process_step(fp.Step.from_arrays("plain", [1, 1], np.array([10, 11])))
+        rig.processor.parts.steps.process(fp.Step.from_arrays("plain", [1, 1], np.array([10, 11])))
         first = fp.Step.from_arrays("plain", [1, 1], np.array([12, 13]))
-        rig.processor._process_step(first)
+        rig.processor.parts.steps.process(first)
         rig.step({0: [14], 1: [15]})
         last = fp.Step.from_arrays("plain", [1, 1], np.array([2, 16]))  # 2: the end token
-        rig.processor._process_step(last)
+        rig.processor.parts.steps.process(last)
         results = [{result.request_id: result for result in put} for put in rig.sink.puts]
         assert [[step[name].outputs.token_ids for name in "ab"] for step in results] == [
             [[10], [11]], [[12], [13]], [[14], [15]], [[2], [16]],

@@ -34,7 +34,7 @@ def main(steps):
     engine.scheduler, engine.llm_logger, engine.request_worker_map = scheduler, server.llm_logger, {}
     engine.send_response_server = server.ZmqIpcServer("memory", "PUSH")
     sent = engine.send_response_server.socket.queue
-    delivery = rig.processor.delivery
+    delivery = rig.processor.parts.pairing.delivery
     half, messages = 0, 0
     for number in range(steps):
         for slot in range(SLOTS):
@@ -46,7 +46,7 @@ def main(steps):
                 engine.request_worker_map[name] = slot % 2
         live = [slot for slot in range(SLOTS) if rig.manager.tasks_list[slot] is not None]
         last = number % LIFE == LIFE - 1
-        rig.processor._process_step(
+        rig.processor.parts.steps.process(
             rig.message({slot: [END] if last else [7, 8] for slot in live}, columns=21)
         )
         delivery.round(engine)
@@ -61,7 +61,7 @@ def main(steps):
     grown = resident() - half
     assert messages > steps
     assert delivery.sending.others == 0
-    assert set(rig.processor.commons) == {None}
+    assert set(rig.processor.parts.ending.commons) == {None}
     print(grown)
 
 

@@ -44,7 +44,7 @@ class OverSocket(make_class(ours.module)):
         ours.switches["FD_USE_GET_SAVE_OUTPUT_V1"] = True
         self.zmq_server = server
         lost = self.counters.lost_steps, self.counters.malformed
-        self._take_message(self._received())
+        self.parts.loop.round(self.parts.socket, self.parts.streamed, self.counters.stages)
         assert lost == (self.counters.lost_steps, self.counters.malformed)
         through.append(number)
 

@@ -13,6 +13,13 @@ def new_class():
     return cls
 
 
+def take(processor, content):
+    """Give a processor a message of its socket, as its loop does."""
+    parts = processor.parts
+    parts.socket._received = lambda _: content
+    parts.loop.round(parts.socket, parts.streamed, processor.counters.stages)
+
+
 once = functools.cache(new_class)
 
 

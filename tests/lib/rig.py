@@ -73,7 +73,7 @@ class Rig:
     def start(self):
         """Start the token thread, and wait until it has its queue; `close` ends it."""
         self.processor.run()
-        until(lambda: self.processor._receiver is not None)
+        until(lambda: self.processor.parts.queue.receiver is not None)
 
     def send(self, *steps, dialect="compact", **options):
         """Send messages to the token thread."""
@@ -124,7 +124,7 @@ class Rig:
     def process(self, tokens, **options):
         """Process one step as the receive loop does; the results are with the sink."""
         try:
-            self.processor._process_step(self.message(tokens, **options))
+            self.processor.parts.steps.process(self.message(tokens, **options))
         except Exception as error:
             self.escaped.append(error)
 
@@ -140,12 +140,12 @@ class Rig:
     def queue_refuses(self, monkeypatch):
         """Every look into the queue fails from now on; the loop does not wait between two."""
 
-        def next_step():
+        def next_step(_):
             raise fp.QueueError(13, "no, thank you")
 
-        monkeypatch.setattr(self.processor, "_next_step", next_step)
+        monkeypatch.setattr(self.processor.parts.queue, "next", next_step)
         monkeypatch.setattr(
-            "fd_postproc.fastdeploy.engine.processor.receiving.time.sleep", lambda _: os.sched_yield()
+            "fd_postproc.fastdeploy.engine.processor.loop.time.sleep", lambda _: os.sched_yield()
         )
 
     def step(self, tokens=None, **options):

@@ -21,7 +21,7 @@ from paddle.incubate import multiprocessing as reducing  # registers how tensors
 
 from tests.lib import fakes
 from tests.lib.paths import TESTS
-from tests.lib.plugged import plugin_class
+from tests.lib.plugged import plugin_class, take
 from tests.lib.step_replay import replay
 from tests.lib.step_replay.compare import differences
 from tests.lib.step_replay.record import Recorder
@@ -257,7 +257,7 @@ def one_message(replayed, event):
     if "receive_error" in event or "start" in event:
         through_loop(replayed, event)
     else:
-        replayed.processor._take_message(message(payload(event, replayed.builder)))
+        take(replayed.processor, message(payload(event, replayed.builder)))
 
 
 class StreamReplay(replay.Replay):

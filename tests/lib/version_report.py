@@ -62,7 +62,7 @@ def outcomes():
             "aborted": sum(result.error_msg == "Aborted" for result in results),
             "sent": sum(map(len, trial.connector.sent)),
             "events": [event.name for event, *_ in ours.traced],
-            "complaints": sorted(trial.processor.complained),
+            "complaints": sorted(trial.processor.parts.journal.failed),
         }
     return told
 
@@ -108,7 +108,7 @@ def gauges():
             for tokens in ({0: [11, 12], 1: [13]}, {0: [14], 1: [15, 16, 17]}, {0: [18, 19, 20]}):
                 rig.through_tensors(tokens)
             if hasattr(rig.processor, "report_gauges"):
-                rig.processor.report_gauges()
+                rig.processor.parts.gauges.report()
             found = {name: getattr(metrics, name) for name in metrics._speculative}
             listed = {name: one if isinstance(one, list) else [one] for name, one in found.items()}
             values.append({name: [one._value.get() for one in many] for name, many in listed.items()})

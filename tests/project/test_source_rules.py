@@ -154,7 +154,6 @@ HOUSE_RULES = {
         {
             "fastdeploy/replacements.py": "the one replacement",
             "fastdeploy/engine/activation.py": "a class of ours becomes FastDeploy's again",
-            "fastdeploy/engine/processor/finish.py": "an object of ours passes on what is set",
             "fastdeploy/engine/results/result_classes.py": "classes of ours, and results made to ask them",
             "fastdeploy/engine/results/_dicts.pxi": "a holder whose dictionary shares its keys",
             "fastdeploy/engine/results/_messages.pxi": "a result made to ask FastDeploy's to_dict",

@@ -71,8 +71,11 @@ def test_nothing_raises_or_the_message_that_is_refused_is_named(incident, files,
 
 
 BROKEN = {
-    "lost step": {"postprocess": KeyError("planted")},
-    "failed request": {"_append_tokens": KeyError("planted"), "steady_mode": lambda *_: None},
+    "lost step": {"pairing.postprocess": KeyError("planted")},
+    "failed request": {
+        "requests.append_tokens": KeyError("planted"),
+        "steps.steady_mode": lambda *_: None,
+    },
 }
 
 
@@ -83,7 +86,9 @@ def test_the_step_that_raises_is_named(incident, files, capsys, kind, broken):
     def planted(self, index, step):
         with contextlib.ExitStack() as patches:
             for name, effect in broken.items() if index == 5 else ():
-                patches.enter_context(mock.patch.object(self.processor, name, side_effect=effect))
+                part, _, method = name.partition(".")
+                holder = getattr(self.processor.parts, part)
+                patches.enter_context(mock.patch.object(holder, method, side_effect=effect))
             return put(self, index, step)
 
     with mock.patch.object(Replay, "put", planted):

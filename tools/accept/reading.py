@@ -161,4 +161,6 @@ def asked_of_self(node: ast.AST) -> set[str]:
 def called_by_ours() -> frozenset[str]:
     """Methods of FastDeploy's that ours call: their text decides, whatever it is."""
     texts = "\n".join(one.read_text() for one in OURS.rglob("*.py"))
-    return frozenset({*re.findall(r"self\.(\w+)", texts)} - {*re.findall(r"def (\w+)", texts)})
+    return frozenset(
+        {*re.findall(r"\b(?:self\.host|self|host)\.(\w+)", texts)} - {*re.findall(r"def (\w+)", texts)}
+    )

@@ -124,14 +124,14 @@ class Trial:
 
     def _stream(self, datas: list[Any]) -> None:
         """Process objects as the receive loop does."""
-        processor = self.processor
-        if not hasattr(processor, "_process_stream"):
+        processor, parts = self.processor, getattr(self.processor, "parts", None)
+        if parts is None:
             processor._reschedule_preempt_task_use_zmq(datas)
             processor.postprocess(processor._process_batch_output_use_zmq(datas))
         elif len(self.scheduler.put) % 2 or not datas:
-            processor._process_stream(datas)
+            parts.streamed.process(datas)
         else:
-            processor._process_step(processor._opened(as_frame(datas)))
+            parts.streamed.process(parts.socket.opened(as_frame(datas)))
 
     def _results(self, where: str, put: list[list[Any]]) -> list[tuple[str, Any]]:
         seen: list[tuple[str, Any]] = [(f"{where}, results put", [len(batch) for batch in put])]

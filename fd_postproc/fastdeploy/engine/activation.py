@@ -143,7 +143,7 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
             "this FastDeploy's code is known"
         )
         if decision.asked_later:
-            processor.ask_for_keys = other_keys
+            processor.parts.queue.ask_for_keys = other_keys
             warn(log, f"{decision.asked_later}; the engine waits until one can be made")
         return decision
     plan = processor.plan

@@ -12,6 +12,7 @@ from ..seams import ENGINE, report, text_of
 from .delivery.sending import ENGINE as MODULE
 from .delivery.sending import sends_batches
 from .delivery.wake_up import waits_in
+from .processor.host import Host
 from .results._results import Plan, Sums
 
 
@@ -29,17 +30,17 @@ def paths_of_classes(fd: Any, plan: Plan) -> dict[str, bool]:
     }
 
 
-def paths_of(processor: Any) -> dict[str, bool]:
+def paths_of(processor: Host) -> dict[str, bool]:
     """All fast paths of a token processor that is about to run.
 
     Left out is what is not there: a scheduler's log, the wake-up where the environment forbids it, the
     sender's loop where it sends no batches.
     """
     taken = paths_of_classes(processor.fd, processor.plan)
-    steady = processor.steady_mode()
+    steady = processor.parts.steps.steady_mode()
     taken["stamps"] = taken["stamps"] and steady is not None
     taken["metrics"] = taken["metrics"] and steady is not None and steady.metrics is not None
-    scheduler, delivery = processor.cached_generated_tokens, processor.delivery
+    scheduler, delivery = processor.cached_generated_tokens, processor.parts.pairing.delivery
     taken["delivery"] = delivery.handover_in(scheduler) is not None
     if not is_on(KEEP_POLLING):  # the operator knows
         taken["wake-up"] = waits_in(scheduler) is not None
@@ -58,13 +59,12 @@ def why_left(taken: dict[str, bool], scheduler: Any = None, service: Any = None)
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def tell(processor: Any) -> None:
+def report_taken(processor: Host) -> None:
     """Log and export the active fast paths."""
     taken = paths_of(processor)
     log = processor.fd.llm_logger
-    text = text_of(
-        taken, why_left(taken, type(processor.cached_generated_tokens), processor.delivery.service)
-    )
+    scheduler, service = type(processor.cached_generated_tokens), processor.parts.pairing.delivery.service
+    text = text_of(taken, why_left(taken, scheduler, service))
     (log.info if all(taken.values()) else log.warning)(f"fd_postproc: {text}")
     report(taken, ENGINE)
     report_known(ENGINE)

@@ -7,6 +7,7 @@ import os
 import pickle
 
 import fd_postproc as fp
+from tests.lib.plugged import take
 from tests.lib.step_replay.tensors import fill
 from tests.lib.step_replay.traces import payload
 from tests.reference import ReferenceStep, encode_frame
@@ -29,7 +30,7 @@ def through_tensors(replay, event):
 
 
 def through_bytes(replay, event):
-    """The message decoded from its bytes, and ``_process_step(step)``; a malformed one is refused whole."""
+    """The message decoded from its bytes, and `Steps.process`; a malformed one is refused whole."""
     if "message" not in event:
         return event.get("op")
     try:
@@ -37,7 +38,7 @@ def through_bytes(replay, event):
     except fp.MalformedMessage:
         return event.get("op")
     try:
-        replay.processor._process_step(step)
+        replay.processor.parts.steps.process(step)
     except Exception as error:
         replay.raised = type(error).__name__
     return event.get("op")
@@ -57,5 +58,5 @@ def through_socket(replay, event):
         frame = encode_frame(ReferenceStep.from_step(step), sender=1, seq=replay.number)
     except (fp.MalformedMessage, ValueError):
         return event.get("op")
-    processor._take_message(pickle.dumps(frame))  # without the envelope, whose metrics want a socket
+    take(processor, pickle.dumps(frame))  # without the envelope, whose metrics want a socket
     return event.get("op")

@@ -1,5 +1,6 @@
 """A trace through a real System V queue and the class's own receive loop, in its own thread."""
 
+import functools
 import threading
 
 import sysv_ipc
@@ -28,12 +29,20 @@ class QueueLoop:
         class Watched(cls):
             finished = 0  # messages that were taken before the loop came round again
 
-            def _next_step(self):
-                with turn:
-                    if self._receiver is not None:
-                        self.finished = self._receiver.stats["messages"]
-                    turn.notify_all()
-                return super()._next_step()
+            @functools.cached_property
+            def parts(self):
+                parts = super().parts
+                queue, take = parts.queue, parts.queue.next
+
+                def next_step(patience):
+                    with turn:
+                        if queue.receiver is not None:
+                            self.finished = queue.receiver.stats["messages"]
+                        turn.notify_all()
+                    return take(patience)
+
+                queue.next = next_step
+                return parts
 
         return Watched
 

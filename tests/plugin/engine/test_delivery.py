@@ -46,7 +46,7 @@ def test_the_token_thread_delivers_the_fast_path(scheduler, rig_of):
     assert scheduler.responses == {}  # what an instance has in its place counts
     del scheduler.put_results
     rig.step({0: [7], 1: [8]})
-    assert rig.processor.delivery.handover_in(scheduler) is not None
+    assert rig.processor.parts.pairing.delivery.handover_in(scheduler) is not None
     got = scheduler.get_results()
     assert {name: result[0].outputs.token_ids for name, result in got.items()} == {"a": [7], "b": [8]}
 
@@ -145,7 +145,7 @@ class Failing(Log):
     ],
 )
 def test_whether_a_step_may_be_told_in_one_call(log, sums):
-    advance = imported("fd_postproc.fastdeploy.engine.processor.advance")
+    advance = imported("fd_postproc.fastdeploy.engine.processor.step")
     assert advance.adds_up(log()) is sums
 
 

@@ -126,7 +126,7 @@ def test_what_cannot_be_put_by_either_is_counted(plan, rig_of):
     scheduler.put_results = Failing(None, 100)
     rig.step({0: [5]})
     assert rig.processor.counters.as_dict()["undelivered"] == 1
-    assert (rig.processor.delivery.puts, rig.processor.delivery.unput) == (0, 1)
+    assert (rig.processor.parts.pairing.delivery.puts, rig.processor.parts.pairing.delivery.unput) == (0, 1)
     del scheduler.put_results
     scheduler.requests["a"] = None
     rig.step({0: [6]})

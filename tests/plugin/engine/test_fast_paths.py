@@ -84,7 +84,7 @@ def made(scheduler=None, log=None, odd=None):
 def tell(processor):
     log = mock.Mock()
     processor.fd = SimpleNamespace(**{**vars(processor.fd), "llm_logger": log})
-    imported("fd_postproc.fastdeploy.engine.fast_paths").tell(processor)
+    imported("fd_postproc.fastdeploy.engine.fast_paths").report_taken(processor)
     return log
 
 
@@ -130,7 +130,7 @@ def test_each_that_is_not_taken_is_named(way, options):
 def test_it_is_told_when_the_token_thread_starts(log, ops_queue):
     with made() as processor:
         processor.run()
-        until(lambda: processor._receiver is not None)
+        until(lambda: processor.parts.queue.receiver is not None)
     assert "every fast path is taken" in log.text
 
 
@@ -172,11 +172,11 @@ def test_the_delivery_is_probed_once_for_a_scheduler(monkeypatch):
     with made() as processor:
         first = processor.cached_generated_tokens
         tell(processor)
-        processor.deliver([])
+        processor.parts.pairing.deliver([])
         assert probed == [first]
         second = processor.cached_generated_tokens = double.scheduler__local_scheduler.LocalScheduler()
-        processor.deliver([])
-        processor.deliver([])
+        processor.parts.pairing.deliver([])
+        processor.parts.pairing.deliver([])
         assert probed == [first, second]
 
 

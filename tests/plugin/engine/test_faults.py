@@ -216,9 +216,9 @@ def test_a_slow_transfer_keeps_nobody_else_waiting(prefilling, status, code):
     assert rig.requests["culprit"].output_token_ids == [51]
     rig.sink.puts.clear()
     rig.transfers.answers = [[["someone else", "finished"]], [["culprit", status]]]
-    rig.processor.serve_transfers()
+    rig.processor.parts.ending.serve_transfers()
     assert rig.sink.puts == []
-    rig.processor.serve_transfers()
+    rig.processor.parts.ending.serve_transfers()
     ((result,),) = rig.sink.puts
     assert (result.request_id, result.finished, result.error_code) == ("culprit", True, code)
     assert ("no route" in (result.error_msg or "")) is (code != 200)
@@ -236,12 +236,12 @@ def test_a_late_transfer_whose_end_raises(prefilling, what):
     rig.transfers.answers = [[["culprit", "finished"]]]
     holders = {"get_finished_req": rig.transfers, "send_first_token": rig.connector}
     with mock.patch.object(holders.get(what, rig.manager), what, raising), contextlib.suppress(Planted):
-        rig.processor.serve_transfers()
+        rig.processor.parts.ending.serve_transfers()
     with contextlib.suppress(Planted):
-        rig.processor.serve_transfers()
+        rig.processor.parts.ending.serve_transfers()
     assert [[result.request_id for result in results] for results in rig.sink.puts] == [["culprit"]]
     assert rig.sink.puts[0][0].finished
-    assert rig.processor.transfers == {}
+    assert rig.processor.parts.transfers.waiting == {}
     assert {*rig.step({0: [60], 2: [61]})} == {"a", "c"}
 
 
@@ -250,8 +250,8 @@ def test_the_outcome_of_a_transfer_is_not_kept(prefilling):
     rig = prefilling()
     rig.processor._recycle_resources = lambda *given: None  # not every FastDeploy's takes it out itself
     rig.transfers.answers = [[["culprit", "finished"]]]
-    rig.processor.serve_transfers()
-    assert rig.processor.transfers == {}
+    rig.processor.parts.ending.serve_transfers()
+    assert rig.processor.parts.transfers.waiting == {}
     assert "culprit" not in rig.processor.prefill_result_status
 
 
@@ -266,9 +266,9 @@ def test_a_request_that_is_gone_while_its_transfer_is_under_way(prefilling, take
         rig.insert("next", AT_FAULT)
     tokens = {0: [60], 1: [61], 2: [62]} if taken_over else {0: [60], 2: [62]}
     results = rig.step(tokens)
-    rig.processor.serve_transfers()
+    rig.processor.parts.ending.serve_transfers()
     assert {*results} == ({"a", "c", "next"} if taken_over else {"a", "c"})
-    assert rig.processor.transfers == {}
+    assert rig.processor.parts.transfers.waiting == {}
     if taken_over:
         assert manager.tasks_list[AT_FAULT].request_id == "next"
         assert rig.step({1: [63]})["next"][0].outputs.send_idx == 1
@@ -282,9 +282,9 @@ def test_an_abort_while_a_transfer_is_under_way(prefilling):
     assert [(result.finished, result.error_msg) for result in results["culprit"]] == [(True, "Aborted")]
     rig.sink.puts.clear()
     rig.transfers.answers = [[["culprit", "finished"]]]
-    rig.processor.serve_transfers()
+    rig.processor.parts.ending.serve_transfers()
     assert rig.sink.puts == []
-    assert rig.processor.transfers == {}
+    assert rig.processor.parts.transfers.waiting == {}
     assert rig.manager.tasks_list[AT_FAULT] is None
 
 

@@ -1,6 +1,7 @@
 """What the engine side puts into its flight recorder's file, and what that alone says of real faults."""
 
 import functools
+import operator
 import os
 import signal
 from unittest import mock
@@ -33,7 +34,7 @@ def rig(started):
 
 
 def flight(rig):
-    return reading.read(rig.processor.recorder.path)
+    return reading.read(rig.processor.parts.journal.recorder.path)
 
 
 def events(rig, *kinds):
@@ -96,7 +97,7 @@ def test_the_sum_tells_steps_apart_and_is_no_ones_elses(rig):
     for _ in range(2):  # one after the other: two token threads on one queue would take each other's messages
         one = rig()
         for token in (51, 51, 52):
-            one.processor._process_step(one.message({0: [50], 1: [token]}))
+            one.processor.parts.steps.process(one.message({0: [50], 1: [token]}))
         sums.append([step.sum for step in of(one, StepEntry)])
         one.close()
     (a, b, c), (d, _, _) = sums
@@ -115,14 +116,14 @@ def test_a_refused_message(started):
 @each(
     "owner, name, error, kind",
     [
-        ("processor", "postprocess", MemoryError, Kind.LOST),
-        ("processor", "_new_result", KeyError, Kind.FAILED),
+        ("processor.parts.pairing", "postprocess", MemoryError, Kind.LOST),
+        ("processor.parts.requests", "new_result", KeyError, Kind.FAILED),
         ("sink", "put_results", OSError, Kind.UNDELIVERED),
     ],
 )
 def test_what_raises_is_told_by_its_type_and_place(rig, owner, name, error, kind):
     rig = rig()
-    with mock.patch.object(type(getattr(rig, owner)), name, side_effect=error("a user's text")):
+    with mock.patch.object(type(operator.attrgetter(owner)(rig)), name, side_effect=error("a user's text")):
         rig.send({0: [50]})
         (one, *_) = until(lambda: events(rig, kind))
     assert one.text.startswith(f"{error.__name__} in ")
@@ -144,7 +145,7 @@ def test_a_step_in_hand_is_seen(rig):
 
 def test_a_queue_that_is_removed_and_made_again(rig):
     rig = rig()
-    first = rig.processor._receiver.msqid
+    first = rig.processor.parts.queue.receiver.msqid
     rig.send({0: [50]})
     until(lambda: of(rig, StepEntry))
     queues.remove_queue(first)
@@ -164,7 +165,7 @@ def test_a_queue_that_cannot_be_used(rig, monkeypatch):
 
 def test_the_queue_is_looked_at_and_a_request_that_has_no_token_yet_is_known(rig):
     rig = rig()
-    rig.processor.look()
+    rig.processor.parts.recording.look()
     assert len(events(rig, Kind.SEATED)) == 2
     assert not events(rig, Kind.BEGAN)
     rig.send({0: [50]})
@@ -178,11 +179,11 @@ def test_the_queue_is_looked_at_and_a_request_that_has_no_token_yet_is_known(rig
 
 def test_frames_that_are_missing(rig):
     rig = rig()
-    until(lambda: rig.processor._receiver is not None)
+    until(lambda: rig.processor.parts.queue.receiver is not None)
     received = {**rig.processor.counters.received(), "missing": 3}
     with mock.patch.object(rig.processor.counters, "received", return_value=received):
-        rig.processor.look()
-        rig.processor.look()
+        rig.processor.parts.recording.look()
+        rig.processor.parts.recording.look()
     (one,) = events(rig, Kind.MISSING)
     assert one.numbers[0] == 3
 
@@ -206,7 +207,7 @@ def test_no_token_is_in_the_file_otherwise(started):
     until(lambda: of(rig, StepEntry))
     (step,) = of(rig, StepEntry)
     assert (step.frame, step.batch, step.rows, step.channel) == (None, 1, 1, "plain")
-    with open(rig.processor.recorder.path, "rb") as file:
+    with open(rig.processor.parts.journal.recorder.path, "rb") as file:
         assert token.to_bytes(4, "little") not in file.read()
 
 
@@ -255,15 +256,15 @@ def a_sender(rig, *steps):
 
 def test_a_worker_that_is_killed(stepped):
     rig = stepped()
-    rig.processor.look()
+    rig.processor.parts.recording.look()
     assert codes(rig) == set()
     child = a_sender(rig, {0: [60]}, {0: [61]})
-    rig.processor.look()
+    rig.processor.parts.recording.look()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
     def story():  # a look that the engine's thread began before the end may be written behind ours
-        rig.processor.look()
+        rig.processor.parts.recording.look()
         now = picture(rig, later=60.0)
         return " ".join(told(now, story_of(now, "a")))
 
@@ -279,10 +280,10 @@ def test_a_sender_that_dies_in_the_middle_of_a_frame(default_limits, stepped):
     payload = bytearray(whole[:200])
     payload[56:60] = (0).to_bytes(2, "little") + (2).to_bytes(2, "little")  # piece 0 of 2
     sysv_ipc.MessageQueue(queues.locate("spec_topk")).send(bytes(payload), type=2)
-    until(lambda: rig.processor._receiver.stats["fragments"] == 1)
+    until(lambda: rig.processor.parts.queue.receiver.stats["fragments"] == 1)
     assert codes(rig) == set()  # more may come
-    rig.processor.look()
-    until(lambda: (rig.processor.look(), codes(rig))[1])
+    rig.processor.parts.recording.look()
+    until(lambda: (rig.processor.parts.recording.look(), codes(rig))[1])
     assert codes(rig) == {"frames"}
     assert [one.kind for one in picture(rig).events].count(Kind.OPEN) == 1  # however often one looks
 
@@ -318,7 +319,7 @@ def test_a_step_that_hangs_and_a_queue_that_fills(stepped):
     with rig.processor.health_lock:  # which the token thread takes at every step
         with pytest.raises(fp.QueueTimeout):
             fill(rig)
-        rig.processor.look()
+        rig.processor.parts.recording.look()
         found = codes(rig, later=6.0)
     assert {"step", "queue-full"} <= found
 
@@ -337,10 +338,10 @@ def test_another_reader_of_the_queue(stepped):
 
     with rig.processor.health_lock:  # so that it is the other one who gets something
         rig.send({0: [60]})
-        until(lambda: rig.processor.recorder.ring is not None)
+        until(lambda: rig.processor.parts.journal.recorder.ring is not None)
         child = forked(read)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        rig.processor.look()
+        rig.processor.parts.recording.look()
     assert "two-readers" in codes(rig)
 
 

@@ -8,6 +8,7 @@ import select
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import sysv_ipc
@@ -15,10 +16,10 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.environment import service_number
-from fd_postproc.fastdeploy.engine import lifecycle
+from fd_postproc.fastdeploy.engine.health import check
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
-from fd_postproc.fastdeploy.engine.processor import receiving
+from fd_postproc.fastdeploy.engine.processor import recording
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
 from tests.lib.children import forked, in_a_child
@@ -28,7 +29,12 @@ from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
-TIMED = ("lifecycle", "processor.receiving", "health.watch")  # modules whose clock is the test's
+TIMED = (
+    "health.check",
+    "processor.loop",
+    "processor.recording",
+    "health.watch",
+)  # modules whose clock is the test's
 
 
 class Watched:
@@ -43,7 +49,8 @@ class Watched:
         self.step()
 
     def receive(self):
-        self.processor._next_round(self.processor.counters.stages)
+        parts = self.processor.parts
+        parts.loop.round(parts.queue, parts.steps, self.processor.counters.stages)
 
     def step(self, *more):
         self.rig.send({0: [11], 1: [12], **{slot: [13] for slot in more}})
@@ -56,7 +63,7 @@ class Watched:
             self.receive()
 
     def remove(self):
-        queues.remove_queue(self.processor._receiver.msqid)
+        queues.remove_queue(self.processor.parts.queue.receiver.msqid)
         self.receive()
 
     def after(self, seconds):
@@ -65,7 +72,7 @@ class Watched:
         while self.clock.now < end:
             self.clock.now += 0.5
             self.watch._look(self.processor)
-        verdict = self.processor.health()
+        verdict = self.processor.parts.health.health()
         return verdict and verdict.reason
 
     def end(self):
@@ -79,8 +86,8 @@ def watched(ops_queue, monkeypatch):
     clock, made = Clock(), []
     for name in TIMED:
         monkeypatch.setattr(f"fd_postproc.fastdeploy.engine.{name}.time", clock)
-    real, me = lifecycle._state_of, os.getpid()  # which sends, and runs whenever it looks at itself
-    monkeypatch.setattr(lifecycle, "_state_of", lambda pid: "S" if pid == me else real(pid))
+    real, me = check._state_of, os.getpid()  # which sends, and runs whenever it looks at itself
+    monkeypatch.setattr(check, "_state_of", lambda pid: "S" if pid == me else real(pid))
 
     def make(channel="plain"):
         while made:
@@ -102,7 +109,7 @@ def gauge(reason):
 
 
 def in_hand(one, patch):
-    one.processor._in_hand_since = one.clock.now
+    one.processor.parts.loop.in_hand_since = one.clock.now
 
 
 def without_queue(one, patch):
@@ -116,8 +123,8 @@ def nobody_takes(one, patch):
 
 FAULTS = [  # reason, what is done, the seconds after which it is known, words of the log
     ("silent", lambda one, patch: None, 4, "has sent nothing for"),
-    ("stopped", lambda one, patch: patch.setattr(lifecycle, "_state_of", lambda pid: "T"), 4, "is stopped"),
-    ("worker", lambda one, patch: patch.setattr(lifecycle, "_state_of", lambda pid: ""), 0, "is gone"),
+    ("stopped", lambda one, patch: patch.setattr(check, "_state_of", lambda pid: "T"), 4, "is stopped"),
+    ("worker", lambda one, patch: patch.setattr(check, "_state_of", lambda pid: ""), 0, "is gone"),
     ("removed", lambda one, patch: one.remove(), 2, "the queue was removed"),
     ("refused", lambda one, patch: one.refuse(), 3, "another build"),
     ("queue", without_queue, 0, "cannot be used: "),
@@ -141,7 +148,7 @@ def test_each_fault_is_told_in_time_and_over_with_the_next_step(
         assert gauge(reason) == 1
         assert f"unhealthy ({reason}): " in log.text
         assert words in log.text
-    one.processor._in_hand_since = None
+    one.processor.parts.loop.in_hand_since = None
     one.step()
     assert one.after(0.5) is None
     assert gauge(reason) == 0
@@ -157,7 +164,7 @@ def test_another_service_in_the_queue_is_told_for_ten_seconds(watched, log):
     """Frames of two services in one queue: no step of the other, and both services say so."""
     log.clear()
     one = watched("topk")
-    ours = one.processor._receiver._service
+    ours = one.processor.parts.queue.receiver._service
     assert ours == service_number(os.environ["FD_POSTPROC_PEER"]) != 0
     with fp.Sender("topk", dialect="compact") as sender:
         for number in ours ^ 1, ours, ours ^ 1, ours, ours ^ 1, ours ^ 1, ours ^ 1, ours ^ 1:
@@ -177,9 +184,9 @@ def test_another_service_in_the_queue_is_told_for_ten_seconds(watched, log):
 def test_another_reader_is_told(reader, words, watched, log, monkeypatch):
     log.clear()
     one = watched()
-    assert one.processor._receiver._is_named
-    monkeypatch.setattr(receiving, "_watch_readers", lambda *_: reader)
-    one.processor.watch_readers(0.1)
+    assert one.processor.parts.queue.receiver._is_named
+    monkeypatch.setattr(recording, "_watch_readers", lambda *_: reader)
+    one.processor.parts.recording.watch_readers(0.1)
     assert one.after(1) == "two-readers"
     assert words in log.text
     monkeypatch.undo()
@@ -195,11 +202,11 @@ def test_a_busy_worker_restarts_nobody(share, state, before, after, watched, mon
     monkeypatch.setenv("FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT", "20")
     one = watched()
     began = one.clock.now
-    monkeypatch.setattr(lifecycle, "_state_of", lambda pid: state)
-    monkeypatch.setattr(lifecycle, "cpu_seconds", lambda pid: share * (one.clock.now - began))
+    monkeypatch.setattr(check, "_state_of", lambda pid: state)
+    monkeypatch.setattr(check, "cpu_seconds", lambda pid: share * (one.clock.now - began))
     for seconds, reason in (6, before), (13, before), (2, after):
         one.after(seconds)
-        assert one.processor.verdict().reason == reason
+        assert one.processor.parts.health.verdict().reason == reason
         assert one.processor.healthy() is (reason == BUSY)
         assert {word for word in (BUSY, *REASONS) if gauge(word)} == {reason}
     assert (f"fd_postproc: {BUSY}: " in log.text) is (before == BUSY)
@@ -228,13 +235,12 @@ def test_a_step_of_the_wall_clock_neither_hides_nor_invents_a_stuck_step(hours, 
         seen.append(processor.healthy())
         monkeypatch.setattr(processor.fd.time, "time", lambda: stock() + hours * 3600)
         seen.append(processor.healthy())
-        processor._in_hand_since -= 6
+        processor.parts.loop.in_hand_since -= 6
         seen.append(processor.healthy())
 
-    monkeypatch.setattr(processor, "_process_step", look)
-    processor._handle(None)
+    processor.parts.loop._handle(None, SimpleNamespace(process=look), None)
     assert seen == [True, True, False]
-    assert processor._in_hand_since is None
+    assert processor.parts.loop.in_hand_since is None
     assert processor.healthy()
 
 
@@ -245,7 +251,7 @@ def test_a_step_that_other_code_has_in_hand_counts(watched):
     processor.timestamp_for_alive_before_handle_batch = processor.fd.time.time() - 1
     assert processor.healthy()
     processor.timestamp_for_alive_before_handle_batch -= 1000
-    assert processor.health().reason == "step"
+    assert processor.parts.health.health().reason == "step"
     in_hand(one, None)  # our own by another clock
     assert processor.healthy()
 
@@ -258,10 +264,10 @@ def test_nothing_is_wrong_while_a_step_is_in_hand_or_nobody_waits(watched, monke
     one = watched()
     in_hand(one, None)
     assert one.after(4.5) is None
-    one.processor._in_hand_since = None
+    one.processor.parts.loop.in_hand_since = None
     assert one.after(1) == "silent"
     one.rig.manager.tasks_list[:2] = None, None
-    monkeypatch.setattr(lifecycle, "_state_of", lambda pid: "")
+    monkeypatch.setattr(check, "_state_of", lambda pid: "")
     assert one.after(30) is None
     one.rig.manager.tasks_list[0] = one.rig.requests["a"]
     assert one.after(0.5) == "worker"
@@ -289,7 +295,7 @@ def test_a_neighbour_who_sends_rubbish_is_not_the_worker(watched):
     one.rig.insert("c", 2)
     key = queues.locate("plain")
     in_a_child(lambda: [sysv_ipc.MessageQueue(key).send(b"x") for _ in range(9)])
-    one.processor._receiver._sender_due = 0  # whoever is asked for next is asked for at once
+    one.processor.parts.queue.receiver._sender_due = 0  # whoever is asked for next is asked for at once
     for _ in range(9):
         one.receive()
     assert one.processor.counters.malformed == 9
@@ -299,10 +305,12 @@ def test_a_neighbour_who_sends_rubbish_is_not_the_worker(watched):
 def test_health_is_asked_neither_of_other_queues_nor_with_the_lock_held(watched, monkeypatch):
     """The kernel's list of queues is long, and the token thread takes the lock twice a step."""
     one, held = watched(), []
-    sight = type(one.processor)._sight
+    sight = check.HealthCheck._sight
     monkeypatch.setattr(queues, "_rows", None)
     monkeypatch.setattr(
-        type(one.processor), "_sight", lambda self: (held.append(self.health_lock.locked()), sight(self))[1]
+        check.HealthCheck,
+        "_sight",
+        lambda self: (held.append(self.host.health_lock.locked()), sight(self))[1],
     )
     assert one.processor.healthy()
     assert held == [False]
@@ -327,19 +335,19 @@ def test_before_the_start_while_nothing_comes_and_after_the_end(started):
     assert rig.processor.healthy()
     assert watching() == before + 1
     rig.processor.stop(60)
-    assert rig.processor.health().reason == "thread"
+    assert rig.processor.parts.health.health().reason == "thread"
     until(lambda: watching() == before)
 
 
 def test_a_stuck_step_is_in_the_log_the_gauge_and_the_flight_recorder(looking_often, log):
     rig, go_on = looking_often(), threading.Event()
-    rig.processor.stuck_after = 0.3
-    real = rig.processor._process_step
-    rig.processor._process_step = lambda *step: (go_on.wait(60), real(*step))
+    rig.processor.parts.health.stuck_after = 0.3
+    real = rig.processor.parts.steps.process
+    rig.processor.parts.steps.process = lambda *step: (go_on.wait(60), real(*step))
     rig.send({0: [11], 1: [12]})
     until(lambda: gauge("step") == 1)
     until(lambda: "unhealthy (step): the token thread has had a step in hand for" in log.text)
-    entries = reading.read(rig.processor.recorder.path).entries
+    entries = reading.read(rig.processor.parts.journal.recorder.path).entries
     told = [one.text for one in entries if isinstance(one, reading.Event) and one.kind == Kind.UNHEALTHY]
     assert told[0].startswith("step: ")
     go_on.set()
@@ -358,7 +366,7 @@ def work():
 def test_a_killed_worker_is_told_at_once_and_over_with_the_next_one(looking_often, log):
     rig, workers = looking_often(), [forked(work)]
     try:
-        until(lambda: rig.processor._receiver._last_sender == workers[0])
+        until(lambda: rig.processor.parts.queue.receiver._last_sender == workers[0])
         os.kill(workers[0], signal.SIGKILL)
         until(lambda: gauge("worker") == 1)  # nobody has waited for it: it is a zombie
         until(lambda: f"the worker's process {workers[0]} is gone" in log.text)
@@ -409,7 +417,7 @@ def test_what_a_real_worker_does_meanwhile(looking_often, monkeypatch):
     orders, ends = os.pipe()
     worker = forked(obeying(orders))
     try:
-        until(lambda: rig.processor._receiver._last_sender == worker)
+        until(lambda: rig.processor.parts.queue.receiver._last_sender == worker)
         for order, reason in (b"spin ", BUSY), (b"sleep", "silent"), (b"child", BUSY), (b"sleep", "silent"):
             os.write(ends, order)
             until(lambda reason=reason: gauge(reason) == 1)

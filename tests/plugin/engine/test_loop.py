@@ -32,10 +32,10 @@ def told(rig):
 def test_the_time_of_a_draft_message_is_no_waiting(ops_queue, rig_of):
     """The clock of the stages begins anew after it."""
     rig, ended = rig_of("spec_topk", ["a", "b"]), []
-    stages, real = rig.processor.counters.stages, rig.processor.draft_results
-    rig.processor.draft_results = lambda step: (real(step), ended.append(time.monotonic()))[0]
+    stages, real = rig.processor.counters.stages, rig.processor.parts.pairing.draft_results
+    rig.processor.parts.pairing.draft_results = lambda step: (real(step), ended.append(time.monotonic()))[0]
     rig.send({0: [14], 1: [15]}, flag=4)
-    rig.processor._next_round(stages)
+    rig.processor.parts.loop.round(rig.processor.parts.queue, rig.processor.parts.steps, stages)
     assert stages.clock >= ended[0]
     rig.processor.stop(0)
 
@@ -45,9 +45,9 @@ def test_the_time_of_a_draft_message_is_no_waiting(ops_queue, rig_of):
 
 def test_a_queue_that_is_removed_is_made_again(started, log):
     rig = started()
-    first = rig.processor._receiver
+    first = rig.processor.parts.queue.receiver
     sysv_ipc.MessageQueue(queues.locate("plain")).remove()
-    until(lambda: rig.processor._receiver not in (first, None))
+    until(lambda: rig.processor.parts.queue.receiver not in (first, None))
     rig.send({0: [11], 1: [12]})
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[11], [12]]]
@@ -76,13 +76,13 @@ def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, mon
         own = threading.current_thread() is rig.processor.worker
         pauses.append(seconds) if own else time.sleep(seconds)
 
-    rig.processor.removals = Backoff(clock=clock.monotonic)
-    rig.processor.complaints._clock = clock.monotonic
-    module = imported("fd_postproc.fastdeploy.engine.processor.receiving")
+    rig.processor.parts.queue.removals = Backoff(clock=clock.monotonic)
+    rig.processor.parts.journal.complaints._clock = clock.monotonic
+    module = imported("fd_postproc.fastdeploy.engine.processor.loop")
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     for n in range(1, 6):
-        until(lambda: rig.processor._receiver is not None)
-        queues.remove_queue(rig.processor._receiver.msqid)  # by the kernel at once
+        until(lambda: rig.processor.parts.queue.receiver is not None)
+        queues.remove_queue(rig.processor.parts.queue.receiver.msqid)  # by the kernel at once
         until(lambda n=n: len(pauses) == n)
     assert [round(pause, 2) for pause in pauses] == [0.0, 0.01, 0.02, 0.04, 0.08]
     assert log.text.count("a new queue is made") == 1
@@ -92,10 +92,10 @@ def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
     rig = started()
 
     def fail_once(*_):
-        del rig.processor._process_step
+        del rig.processor.parts.steps.process
         raise RuntimeError("planted by a test")
 
-    rig.processor._process_step = fail_once
+    rig.processor.parts.steps.process = fail_once
     rig.send({0: [11], 1: [12]})
     until(lambda: rig.processor.counters.lost_steps)
     assert rig.processor.healthy()
@@ -120,7 +120,7 @@ def test_the_queues_number_may_come_after_construction(ops_queue, rig_of, monkey
 
 
 def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, rig_of, monkeypatch):
-    module = imported("fd_postproc.fastdeploy.engine.processor.receiving")
+    module = imported("fd_postproc.fastdeploy.engine.processor.queue_source")
     real = module.Receiver
 
     def stopped_meanwhile(*arguments, **named):
@@ -137,7 +137,7 @@ def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, rig_of, monkeyp
 
 def test_a_queue_that_cannot_be_opened_is_tried_again(started, log, monkeypatch):
     """Once a second, with a line of the log each time: the cause may go away."""
-    module = imported("fd_postproc.fastdeploy.engine.processor.receiving")
+    module = imported("fd_postproc.fastdeploy.engine.processor.queue_source")
     real, pauses = module.Receiver, []
 
     def refused(*arguments, **named):
@@ -146,7 +146,8 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(started, log, monkeypatch)
         return real(*arguments, **named)
 
     monkeypatch.setattr(module, "Receiver", refused)
-    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
+    loop = imported("fd_postproc.fastdeploy.engine.processor.loop")
+    monkeypatch.setattr(loop, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
     started("plain")
     assert pauses[:2] == [1.0, 1.0]
     assert log.text.count("planted by a test") == 2
@@ -156,7 +157,7 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(started, log, monkeypatch)
 
 
 def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch, log):
-    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.receiving"), "DRAFT_WAIT_S", 0.05)
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.loop"), "DRAFT_WAIT_S", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
     rig.send({0: [11, 12], 1: [13]})
     until(lambda: rig.sink.puts)
@@ -191,7 +192,7 @@ def test_a_slot_that_a_decode_node_has_reserved_costs_no_draft(started):
 
 
 def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
-    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.receiving"), "DRAFT_WAIT_S", 0.05)
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.loop"), "DRAFT_WAIT_S", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
     rig.send({0: [11, 12], 1: [13]})
     queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"))
@@ -216,7 +217,7 @@ def test_a_clock_that_is_set_changes_no_token_and_no_answer(seconds, started, mo
         until(lambda number=number: rig.processor.counters.malformed > number)
         rig.send({0: [14], 1: [15]}, flag=4)
         until(lambda number=number: len(rig.sink.puts) > number)
-        assert rig.processor.health() is None
+        assert rig.processor.parts.health.health() is None
     assert told(rig) == [[[11, 12], [13]]] * 3
     assert all(one.outputs.draft_top_logprobs for results in rig.sink.puts for one in results)
     counters = rig.processor.counters
@@ -282,7 +283,7 @@ rig = Rig("plain", cls=plugin_class())
 processor = rig.processor
 processor.sampling_mask_zmq_server = Server()
 processor.split_connector = connector = Connector()
-processor._let_finalizer_go()  # what the constructor does when all attributes are there
+processor.parts.lifecycle._replace_finalizer()  # what the constructor does when all attributes are there
 processor.circle = processor
 closed = weakref.ref(processor.sampling_mask_zmq_server.socket)
 held, kept = weakref.ref(processor), weakref.ref(connector)

@@ -236,7 +236,7 @@ def test_any_rows(data):
     ids = np.array(ids).reshape(rows, columns)
     ids[:, 0] = np.where(ids[:, 0] == END, 0, ids[:, 0])
     step = Step.from_arrays("spec_topk", [rows], ids, scores, np.array(ranks), flag=3, as_recorded=True)
-    rig.processor._process_step(step)
+    rig.processor.parts.steps.process(step)
     (made,) = rig.sink.puts[-1]
     plan, messages = plan_and_messages()
     packed = messages.pack([[made]], PACK)
@@ -335,7 +335,7 @@ def test_what_is_kept_of_a_request_goes_with_it(rig_of):
     rig = rig_of("spec_topk", ["a", "b", "c"])
 
     def kept():
-        return [slot for slot, common in enumerate(rig.processor.commons) if common is not None]
+        return [slot for slot, common in enumerate(rig.processor.parts.ending.commons) if common is not None]
 
     rig.step()
     rig.step()

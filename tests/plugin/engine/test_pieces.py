@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fd_postproc.fastdeploy.stream_frames import Content, packed
 from fd_postproc.fastdeploy.worker import split_frames, streams
 from fd_postproc.fastdeploy.worker.split_frames import FramePiece, Runner, cut
-from tests.lib.plugged import plugin_class
+from tests.lib.plugged import plugin_class, take
 from tests.lib.quiet import imported
 from tests.plugin.engine.test_streamed_steps import names, some
 from tests.reference.streams import open_streamed
@@ -101,7 +101,7 @@ def deliver(builder, put, lose=()):
             sent.insert(len(sent) - 1, put.get())
         for number, one in enumerate(sent):
             if number not in lose:
-                replayed.processor._take_message(replay.message(one))
+                take(replayed.processor, replay.message(one))
 
     return messages
 
@@ -140,7 +140,7 @@ def test_a_piece_that_is_missing_costs_its_slots_and_is_counted(in_pieces):
                 for result in (one for results in step.actual["put"] for one in results):
                     if "token_ids" in result["outputs"]:
                         told.setdefault(result["request_id"], []).append(result["outputs"]["token_ids"])
-            stats = replaying.processor.sequences.stats
+            stats = replaying.processor.parts.socket.sequences.stats
     assert stats["missing"] > 0
     assert stats["doubled"] == stats["reordered"] == 0
     lost = [request for request in whole if parts.get(request) != whole[request]]
@@ -180,12 +180,12 @@ def test_tokens_are_those_of_the_call_and_short_steps_wait_for_room_behind_a_lon
 def test_no_more_is_made_than_can_be_sent(tmp_path):
     """Through real sockets, to an engine that is slow: nothing is lost, and few pieces exist at once."""
     zmq = pytest.importorskip("zmq")
-    sockets = imported("fd_postproc.fastdeploy.engine.zmq.zmq_loop")
+    sockets = imported("fd_postproc.fastdeploy.engine.processor.socket_source")
     context, made = zmq.Context(), []
     address = f"ipc://{tmp_path}/s"
     try:
         pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-        engine = SimpleNamespace(zmq_server=SimpleNamespace(socket=pull), _kept_few=None)
+        engine = SimpleNamespace(zmq_server=SimpleNamespace(socket=pull), fd=None)
         pull.bind(address)
         push.connect(address)
         push.SNDTIMEO = 50  # FastDeploy's is 3 s: the piece itself waits
@@ -204,7 +204,7 @@ def test_no_more_is_made_than_can_be_sent(tmp_path):
             assert pull.poll(20_000)
             got.append(open_streamed(pickle.loads(pull.recv())).number)
             if number == 0:
-                sockets.Sockets._keep_few(engine, SimpleNamespace(sender=7))
+                sockets.SocketSource(engine, None)._keep_few(SimpleNamespace(sender=7))
             time.sleep(0.3 if number == 20 else 0)
             assert number < 20 or len(made) < number + 13
         sending.join(20)

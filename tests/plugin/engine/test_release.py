@@ -2,7 +2,7 @@
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.processor.finish import MOST_REQUESTS, TABLES
+from fd_postproc.fastdeploy.engine.processor.ending import MOST_REQUESTS, TABLES
 from tests.lib.rig import END
 from tests.lib.rows import each
 
@@ -20,7 +20,7 @@ def test_a_sweep_forgets_only_those_that_nobody_knows(rig):
     table = rig.processor.tokens_counter
     table["waits"] = 7
     table.update({f"gone {n}": 1 for n in range(MOST_REQUESTS)})
-    rig.processor.sweep()
+    rig.processor.parts.ending.sweep()
     assert {*table} == {"a", "b", "waits"}
     assert table["waits"] == 7
     rig.step({0: [END], 1: [61]})  # one that ends leaves nothing

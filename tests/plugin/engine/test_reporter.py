@@ -46,8 +46,8 @@ def test_the_last_steps_are_told_though_no_other_comes(running):
     rig, before = running(gauge_period=0.05, period=0.1), sample(EXPORTED)
     rig.send(*[{0: [20, 21], 1: [30]}] * 5, dialect="packed")
     until(lambda: sample(EXPORTED) == before + 5)
-    assert rig.processor._receiver is not None
-    until(lambda: not rig.processor.gauges_wait)
+    assert rig.processor.parts.queue.receiver is not None
+    until(lambda: not rig.processor.parts.gauges.is_due)
     assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 5
 
 
@@ -55,10 +55,10 @@ def test_nobody_looks_up_from_waiting_to_tell_but_fastdeploys_method_tells_at_on
     rig = running(gauge_period=1000.0, period=1000.0)
     rig.send(*[{0: [20, 21], 1: [30]}] * 2, dialect="packed")
     until(lambda: len(rig.sink.puts) == 2)
-    assert rig.processor.gauges_wait
-    assert rig.processor._patience() is None  # a wait with a limit makes messages late
+    assert rig.processor.parts.gauges.is_due
+    assert rig.processor.parts.loop._patience() is None  # a wait with a limit makes messages late
     rig.through_tensors({0: [22, 23], 1: [31]})
-    assert not rig.processor.gauges_wait
+    assert not rig.processor.parts.gauges.is_due
     assert sample(ACCEPTED) == 3
 
 
@@ -85,7 +85,7 @@ def test_what_fails_in_it_is_logged_once_and_goes_on(reporters, running, monkeyp
         until(lambda steps=steps: rig.processor.counters.steps == steps + 1)
     until(lambda: rig.processor.counters.steps == 3)
     assert len(reporters()) == 1
-    until(lambda: "exported counters" in rig.processor.complained)
+    until(lambda: "exported counters" in rig.processor.parts.journal.failed)
 
 
 def test_without_a_thread_steps_are_processed_all_the_same(running, monkeypatch):

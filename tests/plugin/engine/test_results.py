@@ -96,7 +96,7 @@ def test_only_outputs_have_it(output):
 def test_a_waiting_result_keeps_its_own_rows_only(rig):
     step = rig.message(TOKENS, columns=21)
     before = sys.getrefcount(step)
-    rig.processor._process_step(step)
+    rig.processor.parts.steps.process(step)
     (result,) = rig.sink.puts[-1]
     assert sys.getrefcount(step) == before
     del step

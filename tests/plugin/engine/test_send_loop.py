@@ -432,7 +432,7 @@ def test_the_trial_leaves_no_trace(plan):
 
 def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, rig_of, ops_queue):
     rig = rig_of("topk", ["a"])
-    stock = rig.processor.delivery.stock.loop
+    stock = rig.processor.parts.pairing.delivery.stock.loop
     assert vars(service)[LOOP] is not stock
     rig.start()
     rig.processor.stop(60)

@@ -73,7 +73,7 @@ def test_the_flight_recorder_tells_of_them(running):
     running.send(b"not a pickle")
     running.send(running.replay.message(step(running.replay, [9, 10, 11])))
     running.steps(3)
-    path = running.processor.recorder.path
+    path = running.processor.parts.journal.recorder.path
     until(lambda: reading.read(path).busy_since is None)
     entries = reading.read(path).entries
     assert [entry.live for entry in entries if isinstance(entry, reading.StepEntry)] == [4, 4, 3]

@@ -9,7 +9,7 @@ from hypothesis import given, strategies
 
 from fd_postproc._core import Sampled, _is_frame, _open_streamed
 from fd_postproc.errors import MalformedMessage
-from fd_postproc.fastdeploy.engine.zmq.frame_step import Framed
+from fd_postproc.fastdeploy.engine.processor.frame_step import Framed
 from fd_postproc.fastdeploy.stream_frames import Content, packed
 from tests.lib.quiet import imported
 from tests.lib.rows import each

@@ -60,8 +60,8 @@ class Service:
         self.rig, self.scheduler = rig, scheduler_of(names)
         processor = self.rig.processor
         processor.cached_generated_tokens = self.scheduler
-        processor.delivery.interval = tokens, SECONDS
-        self.handover = joining(processor.delivery.handover_in(self.scheduler))
+        processor.parts.pairing.delivery.interval = tokens, SECONDS
+        self.handover = joining(processor.parts.pairing.delivery.handover_in(self.scheduler))
         self.handover.take()  # its sender is there
         self.taken = {}
 
@@ -271,7 +271,7 @@ def test_it_is_off_where_the_engine_knows_that_nothing_takes_results_apart(name,
     monkeypatch.setenv(name, str(int(name != "FD_POSTPROC_API")))
     processor = rig_of("plain").processor
     monkeypatch.setattr(processor.fd.envs, "FD_USE_HF_TOKENIZER", name != "FD_POSTPROC_API", raising=False)
-    assert name in processor._why_not_joined()
+    assert name in processor.parts.lifecycle._why_not_joined()
 
 
 WORDS = [
@@ -287,7 +287,7 @@ WORDS = [
 def test_the_log_says_whether_it_is_used(value, interval, level, rig_of, log, monkeypatch):
     """A rig has no scheduler of FastDeploy's, and so no fast path into it."""
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", value)
-    assert rig_of("plain").processor.delivery.interval == interval
+    assert rig_of("plain").processor.parts.pairing.delivery.interval == interval
     said = [one for one in log.records if "STREAM_INTERVAL" in one.getMessage()]
     assert [one.levelname for one in said] == ([] if level is None else [level])
 

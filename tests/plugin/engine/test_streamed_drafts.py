@@ -212,7 +212,7 @@ def test_a_worker_without_the_plug_in_is_told_of(running):
     """Its tokens go into the queue, where nobody reads."""
     with fp.Sender("spec") as sender:
         sender.send(accepted([5]))
-    trouble = lambda: running.processor._trouble  # noqa: E731
+    trouble = lambda: running.processor.parts.loop.trouble  # noqa: E731
     until(lambda: trouble() is not None)
     assert "1 steps lie in the System V queue" in trouble().text
     running.send(envelope(frame_of(accepted([5], [], []))))

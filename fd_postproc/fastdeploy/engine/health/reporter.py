@@ -11,6 +11,9 @@ import threading
 import time
 from typing import Any
 
+from ..processor.draft_gauges import DraftGauges
+from ..processor.journal import Journal
+from ..processor.recording import Recording
 from .counters import Reports
 
 QUEUE_CHECK_S = 1.0  # seconds between two looks of the flight recorder at the queue
@@ -20,19 +23,19 @@ WATCHED = 0.1  # seconds at a time that are spent watching who reads it
 class Reporter:
     """Reporter of speculative gauges, exported counters and the log; a context manager.
 
-    Our token processor tells of its steps by `notify`; since then, until they are told, it `has_news`.
+    The receive loop calls `notify` after each round; until that is reported, it `has_news`.
     """
 
-    def __init__(self, processor: Any) -> None:
-        self._processor = processor
-        self._reports = Reports(processor.counters, processor.fd.llm_logger)
+    def __init__(self, journal: Journal, gauges: DraftGauges, recording: Recording, log: Any) -> None:
+        self._journal, self._gauges, self._recording = journal, gauges, recording
+        self._reports = Reports(journal.counters, log)
         self._news, self._end = threading.Event(), threading.Event()
         self.has_news = False
         self._looked = 0.0
         self._thread = threading.Thread(target=self._run, name="fd_postproc-reporter", daemon=True)
 
     def __enter__(self) -> Reporter:
-        self._processor.best_effort("the thread that tells of steps", self._thread.start)
+        self._journal.best_effort("the thread that tells of steps", self._thread.start)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -40,8 +43,9 @@ class Reporter:
         self._news.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._processor.report_gauges()
-        self._processor.best_effort("exported counters", self._reports.move_forward)
+        self._gauges.report()
+        self._journal.best_effort("exported counters", self._reports.move_forward)
+        self._recording.look()
 
     def notify(self) -> None:
         """Note an event; the thread reports it a little later, with those that follow."""
@@ -50,7 +54,7 @@ class Reporter:
 
     def _patience(self, now: float) -> float | None:
         patience = self._reports.patience(now)
-        if self._processor.recorder.ring is None:
+        if self._journal.recorder.ring is None:
             return patience
         return QUEUE_CHECK_S if patience is None else min(patience, QUEUE_CHECK_S)
 
@@ -58,21 +62,21 @@ class Reporter:
         """Wait, so that more events are reported together."""
         watched = min(seconds, WATCHED)
         if watched > 0:
-            self._processor.watch_readers(watched)
+            self._recording.watch_readers(watched)
         self._end.wait(seconds - watched)
 
     def _run(self) -> None:
         while not self._end.is_set():
             if self._news.wait(self._patience(time.monotonic())):
-                self._rest(self._processor.gauge_period)
+                self._rest(self._gauges.host.gauge_period)
                 self._news.clear()
-                self.has_news = False  # before looking: what comes from now on is told the next time
+                self.has_news = False  # before looking: what comes from now on is reported the next time
             now = time.monotonic()
-            self._processor.report_gauges()
-            self._processor.best_effort("exported counters", self._reports.refresh, now)
+            self._gauges.report()
+            self._journal.best_effort("exported counters", self._reports.refresh, now)
             if now >= self._looked + QUEUE_CHECK_S:
                 self._looked = now
                 # A step of ours has woken this thread; at a random time it sees other steps, too.
                 self._end.wait(random.uniform(0, QUEUE_CHECK_S / 10))
-                self._processor.look()
-            self._processor.best_effort("complaints", self._processor.complaints.flush)
+                self._recording.look()
+            self._journal.best_effort("complaints", self._journal.complaints.flush)

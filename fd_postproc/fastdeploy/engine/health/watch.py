@@ -18,7 +18,7 @@ from .liveness import BUSY, REASONS, Health
 class HealthWatch:
     """Watchdog of our token processor's health; `begin` starts it, `end` ends it.
 
-    It is no part of the token thread, of which it also tells that it is dead, and it does not keep the
+    It is no part of the token thread, which it also reports as dead, and it does not keep the
     processor alive.  It looks every `period` seconds, on a
     decode node also at requests that wait for their first token.
     """
@@ -46,11 +46,12 @@ class HealthWatch:
             processor = self._processor()
             if processor is None:
                 break
-            processor.best_effort("health", self._look, processor)
-            processor.best_effort("gauges", sweep)
-            processor.best_effort("the look at wrappers", self._look_at_code, processor)
-            processor.best_effort("waiting for first tokens", self._first_tokens.look, processor)
-            del processor
+            best_effort = processor.parts.journal.best_effort
+            best_effort("health", self._look, processor)
+            best_effort("gauges", sweep)
+            best_effort("the look at wrappers", self._look_at_code, processor)
+            best_effort("waiting for first tokens", self._first_tokens.look, processor)
+            del processor, best_effort
         self._first_tokens.nodes.close()
 
     def _look_at_code(self, processor: Any) -> None:
@@ -59,13 +60,13 @@ class HealthWatch:
         objects = {"token processor": processor, "delivery": processor.cached_generated_tokens}
         changes = self._code.look(**objects)
         for text in changes:
-            processor.recorder.event(Kind.STOOD_ASIDE, text=text)
+            processor.parts.journal.recorder.event(Kind.STOOD_ASIDE, text=text)
 
     def _look(self, processor: Any) -> None:
-        verdict, before = processor.verdict(), self._verdict
+        verdict, before = processor.parts.health.verdict(), self._verdict
         if self._end.is_set() or verdict == before:
             return
-        now, log = time.monotonic(), processor.fd.llm_logger
+        now, log, recorder = time.monotonic(), processor.fd.llm_logger, processor.parts.journal.recorder
         self._verdict = verdict
         if (verdict and verdict.reason) == (before and before.reason):
             return  # a text with another number of seconds in it
@@ -73,13 +74,13 @@ class HealthWatch:
             _export(before.reason, False)
         if verdict is not None:
             _export(verdict.reason, True)
-            processor.recorder.event(Kind.UNHEALTHY, text=f"{verdict.reason}: {verdict.text}")
+            recorder.event(Kind.UNHEALTHY, text=f"{verdict.reason}: {verdict.text}")
             if verdict.reason == BUSY:
                 log.warning(f"fd_postproc: busy: {verdict.text}")
             else:
                 log.error(f"fd_postproc: unhealthy ({verdict.reason}): {verdict.text}")
         else:
-            processor.recorder.event(Kind.HEALTHY)
+            recorder.event(Kind.HEALTHY)
             text = "the worker sends again" if before and before.reason == BUSY else "healthy again"
             log.info(f"fd_postproc: {text}, after {now - self._since:.1f} s")
         if before is None:

@@ -1,1 +1,1 @@
-"""The token processor's class, split into mix-ins by task."""
+"""The parts of the token processor that receive steps and make results of them, one task each."""

@@ -1,0 +1,72 @@
+"""What the flight recorder and the health check learn from looks at the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from ...._core import TROUBLES, Receiver, _last_sender_of, _watch_readers
+from ....flight.codes import Kind
+from ..health.sharing import Sharing
+from .host import Host
+from .journal import Journal
+from .queue_source import QueueSource
+from .transfers import Transfers
+
+
+class Recording:
+    """Looks at the queue and the requests, in the reporter's thread.
+
+    Attributes
+    ----------
+    sharing : Sharing
+        Judge of whether another service uses the queue.
+    """
+
+    def __init__(self, host: Host, journal: Journal, queue: QueueSource, transfers: Transfers) -> None:
+        self.host, self.journal, self.queue, self.transfers = host, journal, queue, transfers
+        self.sharing = Sharing()
+        self._recorded: dict[str, int] = {}  # troubles with frames
+        self._other_reader = 0  # process that was seen to take a message since the last look
+        self._open = self._open_reported = (0, 0)  # frames at the last look, and the pieces until then
+
+    def look(self) -> None:
+        """Record the state of the queue, and the request of each slot."""
+        if self.journal.recorder.ring is not None:
+            self.journal.best_effort("the flight recorder", self._look)
+
+    def _look(self) -> None:
+        recorder, receiver = self.journal.recorder, self.queue.receiver
+        received = self.journal.counters.received()
+        for name in TROUBLES:
+            more = int(received[name]) - self._recorded.get(name, 0)
+            if more > 0:
+                self._recorded[name] = int(received[name])
+                recorder.event(Kind[name.upper()], -1, more)
+        if receiver is not None:
+            self._look_at_frames(receiver)
+            sender = 0
+            with contextlib.suppress(OSError):  # the queue is gone
+                sender = _last_sender_of(receiver.msqid)
+            tasks = self.host.resource_manager.tasks_list
+            reader, self._other_reader = self._other_reader, 0
+            recorder.look(receiver.msqid, sender, tasks, len(self.transfers.waiting), reader)
+
+    def watch_readers(self, seconds: float) -> None:
+        """Sleep, and check whether another process takes messages out of the queue meanwhile."""
+        receiver = self.queue.receiver
+        if receiver is None or not self.journal.counters.steps:
+            time.sleep(seconds)  # the kernel tells who read in an earlier run
+        else:
+            thread = getattr(self.host.worker, "native_id", None) or 0
+            reader = _watch_readers(receiver.msqid, thread, seconds, receiver._is_named)
+            if reader:
+                self._other_reader = reader
+                self.sharing.note_reader(time.monotonic(), reader)
+
+    def _look_at_frames(self, receiver: Receiver) -> None:
+        """Report frames whose sender has stopped in the middle, once."""
+        before, self._open = self._open, receiver._open_frames
+        if self._open == before and before[0] > 0 and self._open_reported != before:
+            self._open_reported = before
+            self.journal.recorder.event(Kind.OPEN, -1, before[0])

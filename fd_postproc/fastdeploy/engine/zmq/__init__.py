@@ -1,1 +1,0 @@
-"""Steps that come through FastDeploy's ZeroMQ socket."""
