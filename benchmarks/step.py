@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any
 
 from fd_postproc._core import FlightRing, step_from_tensors
-from fd_postproc.fastdeploy.engine.health.reporter import Reporter
 from tests.restated.workload import Case as LoadCase
 from tests.restated.workload import Load
 
@@ -112,7 +111,7 @@ def _counting(case: LoadCase, ring: FlightRing | None = None) -> Ready:
     if case.logprobs:
         tensors += [processor.output_scores, processor.output_ranks]
     step = step_from_tensors(processor.channel, *tensors, layout=processor.layout)
-    stages, reporter, results = processor.counters.stages, Reporter(processor), [None] * case.batch
+    stages, reporter, results = processor.counters.stages, processor.parts.reporter(), [None] * case.batch
     stages.ring = ring
 
     def run(loops: int) -> float:

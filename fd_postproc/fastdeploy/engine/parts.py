@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .health.check import HealthCheck
-from .health.reporter import Reporter
 from .lifecycle import Lifecycle
 from .processor.draft_gauges import DraftGauges
 from .processor.ending import Ending
+from .processor.health_check import HealthCheck
 from .processor.journal import Journal
 from .processor.loop import Loop
 from .processor.object_step import Streamed
 from .processor.pairing import Pairing
 from .processor.queue_source import QueueSource
 from .processor.recording import Recording
+from .processor.reporter import Reporter
 from .processor.request import Requests
 from .processor.socket_source import SocketSource
 from .processor.step import Steps
@@ -53,12 +53,13 @@ class Parts:
     def receive_messages(self) -> None:
         """Receive and process the queue's messages until `Loop.stop`."""
         self.tracing.name_thread()
-        self.loop.run(self.queue, self.steps, self._reporter())
+        self.loop.run(self.queue, self.steps, self.reporter())
 
     def receive_from_socket(self) -> None:
         """Receive and process the socket's steps until `Loop.stop`; raises as `SocketSource.open`."""
         self.socket.open()
-        self.loop.run(self.socket, self.streamed, self._reporter())
+        self.loop.run(self.socket, self.streamed, self.reporter())
 
-    def _reporter(self) -> Any:
+    def reporter(self) -> Reporter:
+        """The reporter of a loop."""
         return Reporter(self.journal, self.gauges, self.recording, self._host.fd.llm_logger)

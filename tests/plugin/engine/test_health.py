@@ -16,9 +16,9 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.environment import service_number
-from fd_postproc.fastdeploy.engine.health import check
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
+from fd_postproc.fastdeploy.engine.processor import health_check as check
 from fd_postproc.fastdeploy.engine.processor import recording
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
@@ -30,7 +30,7 @@ from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 TIMED = (
-    "health.check",
+    "processor.health_check",
     "processor.loop",
     "processor.recording",
     "health.watch",

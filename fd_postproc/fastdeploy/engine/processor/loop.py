@@ -8,12 +8,12 @@ import traceback
 from typing import Any
 
 from ....flight.codes import Kind
-from ..health.reporter import Reporter
 from ..results._results import Stages
 from .ending import Ending
 from .host import Host
 from .journal import Journal
 from .pairing import DRAFT_WAIT_S, Pairing
+from .reporter import Reporter
 from .source import Processing, Source, Trouble
 from .transfers import POLL
 from .warmup import Warmup

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Any
 
-from ..processor.draft_gauges import DraftGauges
-from ..processor.journal import Journal
-from ..processor.recording import Recording
-from .counters import Reports
+from ..health.counters import Reports
+from .draft_gauges import DraftGauges
+from .journal import Journal
+from .recording import Recording
 
 QUEUE_CHECK_S = 1.0  # seconds between two looks of the flight recorder at the queue
 WATCHED = 0.1  # seconds at a time that are spent watching who reads it

@@ -11,15 +11,15 @@ from ....environment import SILENCE
 from ....errors import QueueError
 from ....patience import STEP_S
 from ....process_stat import cpu_seconds, process_stat
-from ..processor.host import Host
-from ..processor.journal import Journal
-from ..processor.loop import Loop
-from ..processor.pairing import Pairing
-from ..processor.queue_source import QueueSource
-from ..processor.recording import Recording
-from ..processor.transfers import Transfers
-from .liveness import BUSY, Health, Liveness, Sight
-from .outflow import Outflow, Outlet
+from ..health.liveness import BUSY, Health, Liveness, Sight
+from ..health.outflow import Outflow, Outlet
+from .host import Host
+from .journal import Journal
+from .loop import Loop
+from .pairing import Pairing
+from .queue_source import QueueSource
+from .recording import Recording
+from .transfers import Transfers
 
 
 class HealthCheck:
