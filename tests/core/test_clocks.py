@@ -8,11 +8,13 @@ WALL_CLOCK = r"\btime\.time(?:_ns)?\(|\bCLOCK_REALTIME|\bgettimeofday|\bdatetime
 # How often each file looks at it: for texts, for FastDeploy's own stamps, for a name, for the order of files.
 LOOKS = {
     "doctor/processes.py": 1,
-    "fastdeploy/engine/processor/health_check.py": 1,
-    "fastdeploy/engine/processor/step.py": 1,
     "fastdeploy/engine/processor/ending.py": 1,
+    "fastdeploy/engine/processor/health_check.py": 1,
     "fastdeploy/engine/processor/loop.py": 2,
     "fastdeploy/engine/processor/object_step.py": 1,
+    "fastdeploy/engine/processor/request.py": 1,
+    "fastdeploy/engine/processor/step.py": 1,
+    "fastdeploy/engine/processor/tracing.py": 1,
     "flight/files.py": 2,
     "recording.py": 1,
 }

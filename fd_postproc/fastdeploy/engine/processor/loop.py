@@ -111,10 +111,10 @@ class Loop:
 
     def _handle(self, step: Any, steps: Processing, stages: Stages) -> None:
         """Process a step; record its start time, for the health check, and FastDeploy's stamps."""
-        host, clock = self.host, self.host.fd.time
+        host, fd = self.host, self.host.fd
         with host.health_lock:
             self.in_hand_since = time.monotonic()
-            host.timestamp_for_alive_before_handle_batch = clock.time()
+            host.timestamp_for_alive_before_handle_batch = fd.time.time()
             host.timestamp_for_alive_after_handle_batch = None
         try:
             steps.process(step, stages)
@@ -122,11 +122,11 @@ class Loop:
             with host.health_lock:
                 self.in_hand_since = None
                 host.timestamp_for_alive_before_handle_batch = None
-                host.timestamp_for_alive_after_handle_batch = clock.time()
+                host.timestamp_for_alive_after_handle_batch = fd.time.time()
         self.ending.serve_transfers()
         warmup = self.warmup
         if warmup is not None and warmup.left and warmup.step():
-            host.fd.llm_logger.info("fd_postproc: warmed up, garbage collection leaves out what lives by now")
+            fd.llm_logger.info("fd_postproc: warmed up, garbage collection leaves out what lives by now")
 
     def _between_steps(self) -> None:
         """Do the waiting work, when no message has come for a while."""
