@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import itertools
 import json
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..environment import KNOWN
@@ -30,11 +31,12 @@ from .restated_data import MARK, digest_of, value_in
 from .seams import PACKAGE, SEAMS, Seam
 from .statements import file_of, statements_of, whole_of
 
-MARKED = "makes_empty_results"
-"""The fact of marked statements: ``+`` if only versions with it have one, ``-`` if only others have."""
-
 Record = dict[str, dict[str, str]]
-"""Of one seam: by function, the digests of known statements and whole texts, each with its mark."""
+"""Known digests of a seam, of statements and whole texts: {function: {digest: mark}}.
+
+A mark has a sign for each of the row's `facts`: ``+`` if only versions with it have the statement, ``-`` if
+only others have, ``.`` or nothing if both have.
+"""
 
 
 class Unknown(NamedTuple):
@@ -150,7 +152,7 @@ def wrapped_in(side: str) -> dict[str, str]:
     }
 
 
-def compared(found: Iterable[tuple[str, Any]], known: Record, has_facts: bool = False) -> Verdict:
+def compared(found: Iterable[tuple[str, Any]], known: Record, facts: Sequence[str] = ()) -> Verdict:
     """Compare named functions with what is recorded of a seam."""
     unknown, marks = [], set()
     for name, function in found:
@@ -168,10 +170,16 @@ def compared(found: Iterable[tuple[str, Any]], known: Record, has_facts: bool = 
         elif new is not None:
             unknown.append(Unknown(name, file_of(function), new.line))
         marks |= {recorded.get(one.digest, "") for one in told}
-    marks.discard("")
-    if has_facts and not unknown and len(marks) != 1:
+    signs = signs_of(marks, facts)
+    if not unknown and any(len(one) != 1 for one in signs.values()):
         unknown.append(Unknown("the whole", "it joins statements of versions that do different things", 0))
-    return Verdict(tuple(unknown), {MARKED: "+" in marks} if has_facts else {})
+    return Verdict(tuple(unknown), {fact: "+" in one for fact, one in signs.items()})
+
+
+def signs_of(marks: Iterable[str], facts: Sequence[str]) -> dict[str, set[str]]:
+    """The signs that marks give each fact; two contradict each other."""
+    told = [*marks]
+    return {fact: {mark[place : place + 1] for mark in told} - {"", "."} for place, fact in enumerate(facts)}
 
 
 # ---- The record --------------------------------------------------------------------------------------------
@@ -205,15 +213,20 @@ def packed(record: dict[str, Record]) -> dict[str, dict[str, str]]:
 
 
 def joined(*records: dict[str, Record]) -> dict[str, Record]:
-    """All that several records know; a statement that is marked in two ways has no mark."""
+    """All that several records know; of two signs that differ none is left."""
     union: dict[str, Record] = {}
     for told in records:
         for seam, functions in told.items():
             for name, digests in functions.items():
                 into = union.setdefault(seam, {}).setdefault(name, {})
                 for digest, mark in digests.items():
-                    into[digest] = mark if into.get(digest, mark) == mark else ""
+                    into[digest] = _agreed(into.get(digest, mark), mark)
     return union
+
+
+def _agreed(one: str, other: str) -> str:
+    pairs = itertools.zip_longest(one, other, fillvalue=".")
+    return "".join(sign if sign == another else "." for sign, another in pairs).rstrip(".")
 
 
 # ---- Which functions, and which data -----------------------------------------------------------------------

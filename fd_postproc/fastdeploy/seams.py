@@ -48,7 +48,8 @@ class Seam:
     restates: an enum's members, a class's bases and the values in its body, or a constant."""
     looked_at: tuple[str, ...] = ()
     """Those of them that are looked at before each use: whatever stands there later is called."""
-    facts: bool = False  # whether versions with different statements need different attributes of ours
+    facts: tuple[str, ...] = ()
+    """What versions with different statements do differently: attributes that our class needs."""
     is_program: bool = False  # whether its module reads the command line and loads a model when imported
 
     @property
@@ -192,7 +193,11 @@ _ROWS = (
             *("=engine.request:RequestMetrics", "=output.token_processor:TokenProcessor"),
             "=spec_decode.types:SpecMethod",
         ),
-        facts=True,
+        facts=(
+            "makes_empty_results",  # a request without an accepted token gets a result all the same
+            "aborts_itself",  # an aborted request ends with a result of this class's (before 2.6)
+            "completes_prefills",  # a prefilled request counts as completed (since 2.6)
+        ),
     ),
     Seam(
         "dictionaries",

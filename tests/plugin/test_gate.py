@@ -95,8 +95,8 @@ def test_without_a_source_it_stays_fastdeploys(function):
 
 def test_a_function_whose_whole_text_is_known_is_not_parsed(monkeypatch):
     monkeypatch.setattr(gate, "statements_of", lambda function: ())
-    known = {"x": {whole_of(known_function): "+"}}
-    assert gate.compared([("x", known_function)], known, True) == ((), {gate.MARKED: True})
+    known = {"x": {whole_of(known_function): "+-"}}
+    assert gate.compared([("x", known_function)], known, ("a", "b")) == ((), {"a": True, "b": False})
     assert gate.compared([("x", digests)], known).reason
 
 
@@ -136,11 +136,19 @@ def test_statements_of_versions_that_do_different_things_are_not_joined():
     told = [one.digest for one in statements_of(known_function)]
     both = {"x": dict(zip(told, "+-" * len(told), strict=False))}
     found = [("x", known_function)]
-    assert "do different things" in gate.compared(found, both, True).reason
-    for mark in "+-":
-        verdict = gate.compared(found, {"x": dict.fromkeys(told, mark)}, True)
-        assert (verdict.reason, verdict.facts) == (None, {gate.MARKED: mark == "+"})
-    assert gate.compared(found, {"x": dict.fromkeys(told, "")}, True).reason
+    assert "do different things" in gate.compared(found, both, ["a fact"]).reason
+    for mark in ("++", "+-", ".+", "-"):
+        verdict = gate.compared(found, {"x": dict.fromkeys(told, mark)}, ("one", "two"))
+        assert (verdict.reason is None) == (len(mark) == 2 and "." not in mark)
+        assert verdict.facts == {"one": mark[:1] == "+", "two": mark[1:2] == "+"}
+    assert gate.compared(found, {"x": dict.fromkeys(told, "")}, ["a fact"]).reason
+
+
+def test_records_that_are_joined_keep_the_signs_that_agree():
+    one, other = ({"seam": {"x": {"digest": mark}}} for mark in ("+-+", "+++"))
+    assert gate.joined(one, one) == one
+    assert gate.joined(one, other) == {"seam": {"x": {"digest": "+.+"}}}
+    assert gate.joined(one, {"seam": {"x": {"digest": ""}}}) == {"seam": {"x": {"digest": ""}}}
 
 
 def test_a_record_of_ones_own_is_known_besides(monkeypatch, tmp_path):
@@ -179,7 +187,7 @@ def test_the_packages_record_is_of_seams_and_of_digests_only():
     ).items():
         assert SEAMS[seam].stands_for
         for text in functions.values():
-            assert all(one.rstrip("+-").isalnum() and len(one.rstrip("+-")) == 10 for one in text.split())
+            assert all(one[:10].isalnum() and set(one[10:]) <= {*"+-."} for one in text.split())
 
 
 # ---- What is called ----------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fd_postproc.fastdeploy.gate import joined, packed, unpacked
+from fd_postproc.fastdeploy.gate import joined, packed, signs_of, unpacked
+from fd_postproc.fastdeploy.seams import SEAMS
 from tools.accept import prove, reading
 
 RECORD = Path(__file__).resolve().parents[2] / "fd_postproc" / "data" / "fastdeploy_code.json"
@@ -77,8 +78,9 @@ def accepted(tree, record, rounds, show=True):
         for one in found
         if one.seam == reading.PROCESSOR and one.name not in SOCKET
         for each in one.statements
-    } - {""}
-    if len(marks) != 1:  # known statements, of versions that do different things
+    }
+    facts = SEAMS[reading.PROCESSOR].facts
+    if any(len(signs) != 1 for signs in signs_of(marks, facts).values()):
         new.setdefault(reading.PROCESSOR, [])
     data = {
         seam: {place: {digest: ""} for place, digest in places.items()}
@@ -96,7 +98,7 @@ def accepted(tree, record, rounds, show=True):
     told = _in_a_fork(tree, groups, rounds)
     if "error" in told:
         return record, told["error"]
-    mark = "+" if told["facts"].get("makes_empty_results") else "-"
+    mark = told["facts"].get("mark", "")
     more, left, odd = {}, {}, prove.parsers(tree)
     for one in found:
         reason = told["seams"].get(one.seam, "not tried")
@@ -123,9 +125,13 @@ def with_texts(record, found):
     more = {}
     for one in found:
         known = record.get(one.seam, {}).get(one.name, {})
-        marks = {known.get(each.digest) for each in one.statements} - {""}
-        if None not in marks and len(marks) < 2:
-            more.setdefault(one.seam, {}).setdefault(one.name, {})[one.whole] = "".join(marks)
+        marks = {known.get(each.digest) for each in one.statements}
+        if None in marks:
+            continue
+        signs = signs_of(marks, SEAMS[one.seam].facts).values()
+        if all(len(each) < 2 for each in signs):
+            mark = "".join("".join(each) or "." for each in signs).rstrip(".")
+            more.setdefault(one.seam, {}).setdefault(one.name, {})[one.whole] = mark
     return joined(record, more)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fd_postproc.fastdeploy.introspection import STORAGE, names_in
+from fd_postproc.fastdeploy.introspection import STORAGE
+from fd_postproc.fastdeploy.seams import SEAMS
 from fd_postproc.layout import Channel
 
-from .sandbox import Sandbox
+from .sandbox import Sandbox, is_library
 from .steps import PREEMPTED, CannedMessage, Script
 from .trial import Trial
 
@@ -80,7 +82,17 @@ class Facts:
     @property
     def traits(self) -> dict[str, bool]:
         """Attributes of our class that follow from FastDeploy's features."""
-        return {"makes_empty_results": self.makes_empty_results}
+        return {
+            "makes_empty_results": self.makes_empty_results,
+            "aborts_itself": ABORT_SETS[1] in self.names,
+            "completes_prefills": "PREFILL_INFERENCE_END" in self.names,
+        }
+
+    @property
+    def mark(self) -> str:
+        """The mark of this FastDeploy's statements in the gate's record."""
+        facts = SEAMS["token processor"].facts
+        return "".join("+" if self.traits[fact] else "-" for fact in facts)
 
     def _try(self, box: Sandbox, script: Script) -> list[Any]:
         """Results of FastDeploy's class; none if it raises."""
@@ -136,3 +148,35 @@ class Facts:
             if name in self.names:
                 words.append(word)
         return tuple(words)
+
+
+def names_in(cls: type) -> set[str]:
+    """All names in a class's methods, except for library code and overridden methods."""
+    names: set[str] = set()
+    known: set[str] = set()
+    for one in cls.__mro__:
+        if is_library(one.__module__):
+            continue
+        for name, value in vars(one).items():
+            function = getattr(value, "fget", getattr(value, "__func__", value))
+            if name not in known and isinstance(function, types.FunctionType):
+                names |= names_of(function.__code__) | _texts_of(function.__code__)
+                if "__class__" in function.__code__.co_freevars:  # super(): the overridden one runs, too
+                    continue
+            known.add(name)
+    return names
+
+
+def names_of(code: types.CodeType) -> set[str]:
+    """The attributes and globals that a function and its inner functions use."""
+    return set(code.co_names).union(*map(names_of, _inner(code)))
+
+
+def _texts_of(code: types.CodeType) -> set[str]:
+    """Their texts, such as that of ``getattr(config, "name", default)``."""
+    texts = {one for one in code.co_consts if isinstance(one, str)}
+    return texts.union(*map(_texts_of, _inner(code)))
+
+
+def _inner(code: types.CodeType) -> list[types.CodeType]:
+    return [one for one in code.co_consts if isinstance(one, types.CodeType)]

@@ -49,7 +49,7 @@ def processor(module, rounds, streamed, traits):
     if gap:
         return gap
     pair, facts = classes.prepared(module)
-    traits.update(facts.traits)
+    traits["mark"] = facts.mark
     for script in (*steps.STREAMED_SCRIPTS, *_zeros()) if streamed else steps.SCRIPTS:
         found = classes.first_difference_in(script, *pair, facts)
         if found:

@@ -23,7 +23,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from fd_postproc.fastdeploy.introspection import copied, is_library
+from fd_postproc.fastdeploy.introspection import copied
 from fd_postproc.fastdeploy.quiet import SILENT, Quiet
 
 from .private_metrics import PrivateMetrics
@@ -35,6 +35,11 @@ _RESULTS = (
     *("PoolingOutput", "PoolingRequestOutput"),
 )
 _MOST_SLEEPS = 50
+
+
+def is_library(module: str) -> bool:
+    """Whether a module of this name belongs to the standard library."""
+    return module.partition(".")[0] in sys.stdlib_module_names
 
 
 class Sandbox:

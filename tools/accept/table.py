@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.seams import SEAMS
 from tools.accept import reading
 from tools.accept.__main__ import SOCKET
 
@@ -49,7 +50,8 @@ def known_seams(repository, commit):
                 new.add(seam)
             elif seam == reading.PROCESSOR:
                 marks |= {known[each.digest] for each in one.statements}
-    if len(marks - {""}) != 1:
+    facts = SEAMS[reading.PROCESSOR].facts
+    if any(len(signs) != 1 for signs in gate.signs_of(marks, facts).values()):
         new.add(reading.PROCESSOR)
     if reading.PROCESSOR in new:
         new.add("ZeroMQ")

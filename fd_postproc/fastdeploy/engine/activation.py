@@ -6,7 +6,7 @@ import os
 import secrets
 import weakref
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..._version import __version__
@@ -25,6 +25,7 @@ from ..seams import ASIDE_COST, ENGINE, report
 from .delivery.delivery import Delivery
 from .delivery.wake_up import WakeUp
 
+SEAM = "token processor"
 OTHER_KEYS = "this build's ops make the keys of queues by another rule, so its workers' queue is not ours"
 UNKNOWN_KEYS = (
     "it cannot be found out by which rule this build's ops make the keys of queues: get_output_ep, the op "
@@ -38,8 +39,6 @@ class Decision:
 
     compatible: bool
     reason: str = ""  # one sentence in plain words
-    # attributes that our class needs for this FastDeploy
-    facts: dict[str, bool] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()  # FastDeploy's functions with new code
     asked_later: str = ""  # why FastDeploy's ops could not be asked for the keys of their queues yet
 
@@ -66,7 +65,7 @@ def decide(module: Any, speculative: bool = False) -> Decision:
             return Decision(False, reason)
         socket = bool(getattr(module.envs, "FD_USE_GET_SAVE_OUTPUT_V1", False))
         without = _SOCKET if not socket else frozenset() if speculative else _QUEUE
-        verdict = gate.judge("token processor", module, without)
+        verdict = gate.judge(SEAM, module, without)
         if verdict.reason:
             return Decision(False, verdict.reason, unknown=tuple(one.function for one in verdict.unknown))
         if not socket:
@@ -74,10 +73,10 @@ def decide(module: Any, speculative: bool = False) -> Decision:
             try:
                 other = other_keys()
             except QueueError as error:
-                return Decision(True, facts=verdict.facts, asked_later=str(error))
+                return Decision(True, asked_later=str(error))
             if other:
                 return Decision(False, other)
-        return Decision(True, facts=verdict.facts)
+        return Decision(True)
     except Exception as error:
         return Decision(False, f"cannot tell: {type(error).__name__}: {error}")
 
@@ -132,8 +131,6 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
     if decision.compatible and type(processor.tokens_counter) not in (dict, Counter):
         decision = Decision(False, "its tokens_counter is of a class that is not known here")
     announce_peer(decision.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative)
-    for name, value in decision.facts.items():
-        setattr(type(processor), name, value)
     export_active("engine", decision.compatible)
     export("known", "side", "engine", not decision.unknown)
     log = module.llm_logger

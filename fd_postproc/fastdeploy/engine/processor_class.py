@@ -7,8 +7,9 @@ from typing import Any
 
 from ..._core import TARGET
 from ...layout import Layout
-from ..introspection import names_in
-from .activation import settle
+from .. import gate
+from ..seams import SEAMS
+from .activation import SEAM, settle
 from .health.counters import Counters
 from .parts import Parts
 from .processor.host import Host
@@ -38,8 +39,8 @@ def make_class(module: Any) -> type:
         "stock": stock,
         "plan": plan_of(module),
         "layout": layout,
-        "aborts_itself": "abort_req_ids_set" in names_in(stock),
-        "makes_empty_results": False,  # until `settle` knows
+        **dict.fromkeys(SEAMS[SEAM].facts, False),
+        **gate.judge(SEAM, module).facts,
         "__module__": __name__,
         "__doc__": Methods.__doc__,
     }

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.health import counters, reporter
+from fd_postproc.fastdeploy.engine.health import counters
+from fd_postproc.fastdeploy.engine.processor import reporter
 from tests.lib.quiet import imported
 from tests.lib.waiting import until
 

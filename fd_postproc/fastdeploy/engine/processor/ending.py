@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import traceback
 from typing import Any, NamedTuple
 
 from ....flight.codes import End
-from ...introspection import names_in
 from .host import Host
 from .journal import Journal
 from .tracing import Tracing
@@ -28,21 +26,6 @@ class RequestKind(NamedTuple):
     prefill: bool  # its decoding happens on another instance
     decode: bool  # it was prefilled on another instance
     recovery: bool
-
-
-@functools.lru_cache(maxsize=8)
-def updates_by_name(stock: type) -> bool:
-    """Whether FastDeploy's class updates metrics by name, through methods that add the labels."""
-    return "obs_value" in names_in(stock)
-
-
-@functools.lru_cache(maxsize=8)
-def completes_prefills(stock: type) -> bool:
-    """Whether a prefilled request counts as completed here (since FastDeploy 2.6).
-
-    Until then its class leaves its method out there; since then the method knows that role.
-    """
-    return "PREFILL_INFERENCE_END" in names_in(stock)
 
 
 class Ending:
@@ -85,7 +68,7 @@ class Ending:
         best_effort("the summary of a request", self._log_summary, task, now, kind)
         if host.cfg.speculative_config.method:
             best_effort("speculative statistics", host._compute_speculative_status, result)
-        if not kind.prefill or completes_prefills(host.stock):
+        if not kind.prefill or host.completes_prefills:
             best_effort("completion metrics", host._record_completion_metrics, task, now)
         fd.llm_logger.info(f"request {name}: end token, recycling")
         caching = host.cfg.cache_config
@@ -133,9 +116,9 @@ class Ending:
         fd.llm_logger.info(f"{host.resource_manager.info()}")
 
     def _observe(self, name: str, value: float) -> None:
-        """Update a histogram as FastDeploy's class does: by name since its pull request #7865."""
+        """Update a histogram; by name where metrics have labels (FastDeploy's pull request #7865)."""
         metrics = self.fd.main_process_metrics
-        if updates_by_name(self.host.stock):
+        if hasattr(metrics, "obs_value"):
             metrics.obs_value(name, value)
         elif hasattr(metrics, name):  # not in all versions
             getattr(metrics, name).observe(value)

@@ -25,8 +25,10 @@ class Host:
     plan: Plan
     layout: Layout
     parts: Any  # of `parts.Parts`
-    aborts_itself: bool
+    # What this FastDeploy does, by the gate's record: see the row's `facts` in seams.py.
     makes_empty_results: bool
+    aborts_itself: bool
+    completes_prefills: bool
     worker: threading.Thread | None
     tokens_counter: Any  # a Counter or dict: tokens by request
     resource_manager: Any  # the table of requests by slot
