@@ -1,6 +1,7 @@
 """The plug-in's token processor on the double, made as FastDeploy's engine gets it."""
 
 import functools
+from unittest import mock
 
 from tests.lib.quiet import imported
 
@@ -16,8 +17,8 @@ def new_class():
 def take(processor, content):
     """Give a processor a message of its socket, as its loop does."""
     parts = processor.parts
-    parts.socket._received = lambda _: content
-    parts.loop.round(parts.socket, parts.streamed, processor.counters.stages)
+    with mock.patch.object(parts.socket, "_received", lambda _: content):
+        parts.loop.round(parts.socket, parts.streamed, processor.counters.stages)
 
 
 once = functools.cache(new_class)
