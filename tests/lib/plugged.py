@@ -17,7 +17,7 @@ def new_class():
 def take(processor, content):
     """Give a processor a message of its socket, as its loop does."""
     parts = processor.parts
-    with mock.patch.object(parts.socket, "_received", lambda _: content):
+    with mock.patch.object(parts.socket, "_received", return_value=content):
         parts.loop.round(parts.socket, parts.streamed, processor.counters.stages)
 
 
