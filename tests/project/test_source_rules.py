@@ -153,7 +153,6 @@ HOUSE_RULES = {
         r"\bsetattr\(|\bsys\.modules\[[^]]*\] = |\bmock\b|\bmonkeypatch\b",
         {
             "fastdeploy/replacements.py": "the one replacement",
-            "fastdeploy/engine/activation.py": "a class of ours becomes FastDeploy's again",
             "fastdeploy/engine/results/result_classes.py": "classes of ours, and results made to ask them",
             "fastdeploy/engine/results/_dicts.pxi": "a holder whose dictionary shares its keys",
             "fastdeploy/engine/results/_messages.pxi": "a result made to ask FastDeploy's to_dict",
