@@ -14,7 +14,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import cases, faults, measure, pair_faults, pairs, ranks, reading, rollouts, streams, thinking, watch
+from . import (
+    cases,
+    faults,
+    measure,
+    pair_faults,
+    pairs,
+    ranks,
+    reading,
+    rollouts,
+    streams,
+    thinking,
+    watch,
+    wrapped,
+)  # fmt: skip
 from .namespace import DEFAULT, RAISED, Namespace
 from .server import CHANNELS, Service
 
@@ -304,6 +317,15 @@ def _pair_faults(arguments: argparse.Namespace, folder: Path) -> int:
     return _keep(arguments, rows, pair_faults.table(rows)) or pair_faults.failed(rows)
 
 
+def _wrapped(arguments: argparse.Namespace, folder: Path) -> int:
+    """Wrapped functions: a difference, a hang or a wrapper that nobody names is exit status 1."""
+    rows = []
+    for channel in arguments.channel:
+        for how in arguments.how:
+            rows += wrapped.compare(arguments.tree, folder / channel / how, channel, how, arguments.seam)
+    return _keep(arguments, rows, wrapped.table(rows)) or wrapped.failed(rows)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m harness.service",
@@ -356,8 +378,15 @@ def _parser() -> argparse.ArgumentParser:
         "pair-faults", help="prefill and decode node: slow and failing transfers, no blocks, deaths"
     )
     broken.add_argument("--only", choices=pair_faults.FAULTS, nargs="+", default=list(pair_faults.FAULTS))
+    traced = commands.add_parser("wrapped", help="functions that somebody has wrapped: answers and calls")
+    traced.add_argument("--how", choices=wrapped.WAYS, nargs="+", default=list(wrapped.WAYS))
+    traced.add_argument(
+        "--seam", choices=[wrapped.ALL, *wrapped.SEAMS], nargs="+", default=[wrapped.ALL], metavar="NAME",
+        help="one run for each: its functions are wrapped; default: those of all seams at once",
+    )  # fmt: skip
     for command, ways, function in (
         (paired, list(pairs.WAYS), _pairs),
+        (traced, [], _wrapped),
         (of_ranks, [], _ranks),
         (broken, ["off/off", "on/on"], _pair_faults),
     ):
@@ -366,10 +395,10 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--way", choices=pairs.WAYS, nargs="+", default=ways, help="plug-in on prefill/decode node"
             )
-        if command is not broken:
+        if command not in (broken, traced):
             command.add_argument("--every-case", action="store_true", help="all cases, not a dozen")
         command.set_defaults(run=function)
-    for command in serve, asked, wrong, watched, paired, of_ranks, broken:
+    for command in serve, asked, wrong, watched, paired, of_ranks, broken, traced:
         command.add_argument("--channel", choices=CHANNELS, nargs="+", default=list(CHANNELS))
     timed = commands.add_parser("measure", help="CPU of a step, thread by thread")
     timed.add_argument("--requests", type=int, nargs="+", default=[1, 32, 128, 256])
@@ -418,7 +447,20 @@ def _parser() -> argparse.ArgumentParser:
     rolled.add_argument("--seconds", type=float, default=30.0, help="of each measurement")
     rolled.add_argument("--json", type=Path, help="also write this file")
     rolled.set_defaults(run=_rollouts)
-    for command in serve, asked, wrong, watched, paired, of_ranks, broken, timed, served, thinks, rolled:
+    for command in (
+        serve,
+        asked,
+        wrong,
+        watched,
+        paired,
+        of_ranks,
+        broken,
+        timed,
+        served,
+        thinks,
+        rolled,
+        traced,
+    ):
         command.add_argument("--tree", type=Path, required=True, help="folder that holds fastdeploy/")
         command.add_argument("--folder", type=Path, help="keep logs here")
     return parser

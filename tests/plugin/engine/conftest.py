@@ -144,3 +144,11 @@ def receiving(monkeypatch, tmp_path, ops_queue):
         assert not processor.worker.is_alive()
         assert server.closed
         processor._finalizer()
+
+
+@pytest.fixture
+def fallbacks():
+    """A function that says how often a seam's own work has failed."""
+    from prometheus_client import REGISTRY
+
+    return lambda seam: REGISTRY.get_sample_value("fd_postproc_fallbacks_total", {"seam": seam}) or 0
