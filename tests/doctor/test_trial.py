@@ -115,6 +115,15 @@ def test_a_difference_comes_with_its_remedy(monkeypatch):
     assert (found.code, found.severity) == ("plugin-disabled", "info")
 
 
+@each("change, ours", [("wrapped by traced", False), ("replaced by mine", False), ("new", True)])
+def test_no_newer_version_is_promised_for_what_somebody_has_wrapped(monkeypatch, change, ours):
+    reason = DIFFERENCE["reason"] if ours else f"TokenProcessor.x is {change} (line 3 of y.py)"
+    monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
+    monkeypatch.setattr(trial, "report", lambda: {"decision": {**DIFFERENCE, "reason": reason}})
+    (found,) = trial.check_trial()
+    assert ("FD_POSTPROC_KNOWN" in " ".join(found.remedy)) is ours
+
+
 @each("folder", ["FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"])
 def test_what_fastdeploy_writes_when_it_is_imported_is_deleted(monkeypatch, tmp_path, folder):
     monkeypatch.setenv(folder, str(tmp_path / "own"))

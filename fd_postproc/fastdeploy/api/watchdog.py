@@ -185,10 +185,13 @@ def install(module: Any) -> Callable[[], None]:
     check, control = stock["check_health"], stock.get("run_control_method")
     refusal = module.ParameterError
     own = called.layers_of(connect)[-1]  # below wrappers, which ours calls
-    if "zmq_client" not in getattr(
-        getattr(own, "__code__", None), "co_names", ()
-    ) or not inspect.iscoroutinefunction(add):
+    if "zmq_client" not in getattr(getattr(own, "__code__", None), "co_names", ()):
         raise NotPlain("it connects to the engine in another way")
+    if not inspect.iscoroutinefunction(add):
+        by, file, line = called.place_of(add)
+        raise NotPlain(
+            f"EngineClient.add_requests is no coroutine function, but {by} (line {line} of {file})"
+        )
 
     @functools.wraps(connect)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
