@@ -190,7 +190,7 @@ def install(module: Any) -> Callable[[], None]:
     if not inspect.iscoroutinefunction(add):
         by, file, line = called.place_of(add)
         raise NotPlain(
-            f"EngineClient.add_requests is no coroutine function, but {by} (line {line} of {file})"
+            f"EngineClient.add_requests is no coroutine function: {by} (line {line} of {file})"
         )
 
     @functools.wraps(connect)
