@@ -189,9 +189,7 @@ def install(module: Any) -> Callable[[], None]:
         raise NotPlain("it connects to the engine in another way")
     if not inspect.iscoroutinefunction(add):
         by, file, line = called.place_of(add)
-        raise NotPlain(
-            f"EngineClient.add_requests is no coroutine function: {by} (line {line} of {file})"
-        )
+        raise NotPlain(f"EngineClient.add_requests is no coroutine function: {by} (line {line} of {file})")
 
     @functools.wraps(connect)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
