@@ -344,7 +344,13 @@ def test_a_request_that_leaves_without_a_word_is_told(folder):
     told = [("SEATED", 0, a), ("SEATED", 1, b), ("ENDED", 1, b), ("LEFT", 0, a), ("SEATED", 0, b)]
     assert kinds(recorder) == told
 
-    recorder = begun()  # one that came back
+    recorder = begun()  # one that the worker let go
+    recorder.began(0, "a", 7, None)
+    recorder.let_go(Kind.PREEMPTED, 0, "a")
+    recorder.look(-1, 0, [None], 0)
+    assert [kind for kind, _, _ in kinds(recorder)] == ["SEATED", "BEGAN", "PREEMPTED"]
+
+    recorder = begun()  # and that came back
     recorder.began(0, "a", 7, None)
     recorder.let_go(Kind.PREEMPTED, 0, "a")
     recorder.began(0, "a", 7, None)

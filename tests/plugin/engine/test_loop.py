@@ -206,6 +206,21 @@ def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
     assert told(rig) == [[[11, 12], [13]]]
 
 
+def test_steps_come_while_a_transfer_waits_also_after_a_refused_message(started):
+    def prepare(rig):
+        rig.requests["a"].disaggregate_info = {"role": "prefill"}
+
+    rig = started("spec", prepare=prepare, splitwise_role="prefill")
+    rig.send({0: [11, 12], 1: [13]})
+    until(lambda: rig.processor.transfers)
+    for refused in (1, 2):
+        sysv_ipc.MessageQueue(queues.locate("spec")).send(b"too short")
+        until(lambda refused=refused: rig.processor.counters.malformed == refused)
+        rig.send({1: [20 + refused]})
+        until(lambda refused=refused: told(rig)[-1:] == [[[20 + refused]]])
+    assert rig.processor.transfers
+
+
 @each("seconds", [-3600, 60, 1625])
 def test_a_clock_that_is_set_changes_no_token_and_no_answer(seconds, started, monkeypatch):
     now = time.time
