@@ -302,6 +302,26 @@ def test_a_wrapper_around_each_function_is_named(how, double, monkeypatch):
 
 
 @pytest.mark.framework
+def test_new_code_in_each_function_closes_its_seam_and_no_other(double, monkeypatch):
+    """Statements of one function that the record does not have."""
+    known, count = gate.record(), 0
+    for seam, row in SEAMS.items():
+        if any(one.startswith("*.") for one in row.stands_for) or gate.judge(seam).reason:
+            continue
+        for name in row.functions:
+            without = {
+                one: {**functions, name: {}} if one == seam else functions for one, functions in known.items()
+            }
+            with monkeypatch.context() as patch:
+                patch.setattr(gate, "record", lambda without=without: without)
+                unknown = gate.judge(seam).unknown
+                assert {one.function for one in unknown} <= {name}, (seam, name)
+                assert all("has new code in line" in one.text for one in unknown)
+                count += bool(unknown)
+    assert count > 30
+
+
+@pytest.mark.framework
 def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     cls = double.scheduler__local_scheduler.LocalScheduler
     assert gate.judge("delivery", cls).reason is None
