@@ -16,7 +16,7 @@ contenders of one comparison timed in turn, round after round; ``report.py`` pri
 where a step's time goes.
 """
 
-QUESTIONS = ("receive", "save", "step", "engine", "delivery", "sockets", "api")
+QUESTIONS = ("receive", "save", "step", "engine", "delivery", "api")
 QUEUE_QUESTIONS = ("receive", "save", "engine", "delivery")
 """Those that run in an IPC namespace of their own."""
 QUICK_ROUNDS = 3
