@@ -38,7 +38,11 @@ def engine():
 
 def outcomes():
     """Of each script of the trial: how ours differs from FastDeploy's class, and some of what ours did."""
-    box = Sandbox(module)
+    with Sandbox(module) as box:
+        return outcomes_in(box)
+
+
+def outcomes_in(box):
     facts, cls = Facts.of(module, box), make_class(module)
     for name, value in facts.traits.items():
         setattr(cls, name, value)

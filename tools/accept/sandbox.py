@@ -58,6 +58,8 @@ class Sandbox:
     """
 
     def __init__(self, module: Any) -> None:
+        if isinstance(getattr(module, "main_process_metrics", None), PrivateMetrics):
+            raise RuntimeError(f"another sandbox of {module.__name__} is open: close it first")
         self.module, self.clock = module, Clock()
         self.switches: dict[str, Any] = {}
         self.metrics = PrivateMetrics(getattr(module, "main_process_metrics", None))

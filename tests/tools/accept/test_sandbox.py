@@ -20,6 +20,8 @@ def test_the_sandbox_replaces_what_acts_keeps_what_is_data_and_restores(real):
         assert real.llm_logger is SILENT
         assert real.main_process_metrics is box.metrics
         assert real.time is box.clock
+        with pytest.raises(RuntimeError, match="another sandbox"):
+            Sandbox(real)
         data = ("RequestOutput", "RequestStatus", "MAX_BSZ", "TokenProcessor")
         assert all(vars(real)[name] is before[0][name] for name in data)
     assert [dict(vars(one)) for one in (*modules, *real.TokenProcessor.__mro__[:-1])] == before
