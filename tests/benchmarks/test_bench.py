@@ -10,8 +10,8 @@ import sysv_ipc
 from benchmarks import (
     QUESTIONS,
     cases,
-    gets,
     processors,
+    receive,
     runner,
     save,
     shares,
@@ -62,13 +62,13 @@ def make_and_run(comparison):
 
 
 def test_the_quickest_contenders_have_the_right_answer_and_run(raised_limits):
-    for comparison in gets.comparisons(quick=True):
+    for comparison in receive.comparisons(quick=True):
         make_and_run(comparison)
 
 
 @pytest.mark.framework
 @pytest.mark.nightly
-@each("question, comparison", [pair for pair in QUICK if pair[0] != "gets"])
+@each("question, comparison", [pair for pair in QUICK if pair[0] != "receive"])
 def test_every_other_quick_contender_does(raised_limits, question, comparison):
     metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
     try:

@@ -60,6 +60,13 @@ def test_a_full_queue(queue):
     assert set(examined(queue)) == {"queue"}
 
 
+def test_a_queue_with_room_for_one_more_is_not_full(queue):
+    queue.max_size = 3000
+    for full in (False, False, True):
+        queue.send(bytes(1000))
+        assert ("queue-full" in examined(queue)) is full
+
+
 @each(("size", "floods"), [(4, True), (40, True), (64, False)])
 def test_a_flood_of_small_messages(queue, size, floods):
     for _ in range(256):

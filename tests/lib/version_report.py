@@ -38,17 +38,21 @@ def engine():
 
 def outcomes():
     """Of each script of the trial: how ours differs from FastDeploy's class, and some of what ours did."""
-    box, ours = Sandbox(module), Sandbox(module)
-    facts, cls = Facts.of(module, box), make_class(ours.module)
+    with Sandbox(module) as box:
+        return outcomes_in(box)
+
+
+def outcomes_in(box):
+    facts, cls = Facts.of(module, box), make_class(module)
     for name, value in facts.traits.items():
         setattr(cls, name, value)
-    pair = Pair(box, box.module.TokenProcessor), Pair(ours, cls)
+    pair = Pair(box, box.module.TokenProcessor), Pair(box, cls)
     told = {}
     for script in SCRIPTS:
         applied = facts.applies(script)
         difference = first_difference_in(script, *pair, facts)
         abort_set = facts.abort_set or ABORT_SETS[0]
-        trial = Trial(ours, cls, applied, abort_set, facts.packed(applied.channel))
+        trial = Trial(box, cls, applied, abort_set, facts.packed(applied.channel))
         with contextlib.suppress(Exception):  # the difference tells of it
             trial.run()
         results = [result for batch in trial.scheduler.put for result in batch]
@@ -61,7 +65,7 @@ def outcomes():
             "columns": sorted({len(row) for rows in rows_of(results) for row in rows}),
             "aborted": sum(result.error_msg == "Aborted" for result in results),
             "sent": sum(map(len, trial.connector.sent)),
-            "events": [event.name for event, *_ in ours.traced],
+            "events": [event.name for event, *_ in box.traced],
             "complaints": sorted(trial.processor.complained),
         }
     return told

@@ -49,6 +49,12 @@ def processor(module, rounds, streamed, traits):
     if gap:
         return gap
     pair, facts = classes.prepared(module)
+    with pair[0].box:
+        return _first_of_all(pair, facts, rounds, streamed, traits)
+
+
+def _first_of_all(pair, facts, rounds, streamed, traits):
+    """The first difference in the canned scripts and the random ones."""
     traits.update(facts.traits)
     for script in (*steps.STREAMED_SCRIPTS, *_zeros()) if streamed else steps.SCRIPTS:
         found = classes.first_difference_in(script, *pair, facts)

@@ -180,6 +180,17 @@ def test_a_module_that_names_nothing_known_and_an_unknown_way_of_floats(load, mo
         monkeypatch.setattr(building_blocks, "float_style", lambda: None)
 
 
+@each("logprobs", [0, 1, 3, 5])
+def test_a_completion_gets_as_many_alternatives_as_it_asks_for(logprobs, load):
+    module = load(COMPLETION)
+    handler = module.OpenAIServingCompletion(SimpleNamespace(data_processor=Processor("x")))
+    top = [[[7, 8, 9, 10, 11, 12]], [[-0.5, -1.0, -2.0, -3.0, -4.0, -5.0]], [1]]
+    made = blocks_of(module).methods[METHODS[COMPLETION]](handler, top, logprobs)
+    assert isinstance(made, _chunks.StandIn)
+    assert made.model_dump() == handler._create_completion_logprobs(top, logprobs).model_dump()
+    assert len(made.model_dump()["top_logprobs"][0]) == logprobs + 1  # the sampled token, too
+
+
 def test_what_is_installed_can_be_taken_out(load):
     module = load(COMPLETION)
     restore = install(module, blocks_of(module))

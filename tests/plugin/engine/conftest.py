@@ -52,12 +52,9 @@ def started(ops_queue):
 
 @pytest.fixture
 def log(caplog):
-    """Records of FastDeploy's loggers, which do not propagate."""
-    logger = logging.getLogger("fastdeploy")
+    """Records of all loggers, from INFO on."""
     caplog.set_level(logging.INFO)
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
+    return caplog
 
 
 @pytest.fixture

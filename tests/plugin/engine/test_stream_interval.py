@@ -145,6 +145,21 @@ def test_an_id_that_is_used_again_after_an_abort_begins_anew(services):
             service.scheduler.requests["a"] = None
         assert service.handover.put([first])
         assert service.take() == {"a": [[7]]}
+    service.rig.processor.tokens_counter["a"] = 0
+    service.rig.step({0: [8]})  # which nobody has looked at
+    assert service.take() == {"a": [[8]]}
+
+
+def test_joined_objects_have_the_first_ones_number(services):
+    """As those have that nobody has looked at."""
+    service = services(3, names=["a"])
+    for n in range(7):
+        result = service.rig.processor.plan.new_result(0, n, "a", 3, None)
+        result.outputs.token_ids = [5 + n]
+        assert service.handover.put([result])
+        service.take()
+    taken = [(one.outputs.send_idx, one.outputs.token_ids) for one in service.taken["a"]]
+    assert taken == [(0, [5]), (1, [6, 7, 8]), (4, [9, 10, 11])]
 
 
 def test_the_sender_wakes_by_itself(services, monkeypatch):

@@ -144,7 +144,6 @@ def test_clients_of_an_engine_that_is_gone_get_an_error(tmp_path, in_batches):
     switch = {"ZMQ_SEND_BATCH_DATA": str(int(in_batches))}
     got = tool().faults.engine_gone(TREES[0], tmp_path, environment=switch, stopped=10.0)
     assert not got["early"]
-    assert got["seconds"] < 5
     for name, end in {**got["waiting"], **got["new"]}.items():
         assert "is gone" in str(end), name
         assert ("status" in end) is not (name in got["waiting"] and name.endswith("True")), name
