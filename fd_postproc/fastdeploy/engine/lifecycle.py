@@ -183,6 +183,9 @@ class Lifecycle(Sockets):
         worker = getattr(self, "worker", None)
         if worker is not None and not worker.is_alive():
             return Health("thread", "the token thread has ended")
+        ended = self.delivery.ended_thread()
+        if ended:
+            return Health("thread", f"FastDeploy's {ended} has ended: requests wait for ever")
         began, hangs, clock = self._in_hand()
         if began is not None:
             lasted = time.monotonic() - began
