@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import json
 import os
 import re
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .cases import Case, ask, until
+from .cases import Case, ask, differences, until
 from .namespace import RAISED, Namespace
 from .server import Service
 
 LONG: dict[str, Any] = {"max_tokens": 1500, "stream": True, "extra_body": {"min_tokens": 1499}}
+BAD = 200
+"""Bad messages at once: five come in a row, though the engine's own arrive between them."""
 SHORT: dict[str, Any] = {"max_tokens": 20, "stream": True}
-FOR_EVER = {**LONG, "max_tokens": 30000, "extra_body": {"min_tokens": 29999}}
 
 
 @contextlib.contextmanager
@@ -61,19 +63,23 @@ def ends(answers: Mapping[str, list[Any]]) -> dict[str, str]:
     }
 
 
-def dispatcher(tree: Path, folder: Path, *, plug_in: bool, fault: str = "") -> dict[str, Any]:
+def dispatcher(
+    tree: Path, folder: Path, *, plug_in: bool, fault: str = "", opening: bool = False
+) -> dict[str, Any]:
     """A fault of the dispatcher while four clients stream.
 
     Parameters
     ----------
     fault : str, optional
-        What the shim raises in the dispatcher, and how often: ``OSError 1``.  Default: five bad messages.
+        What the shim raises in the dispatcher, and how often: ``OSError 1``.  Default: bad messages.
+    opening : bool
+        Whether it comes with the first message, while the streams are being opened.
 
     Returns
     -------
     dict
-        ``"clients"``, ``"next"``: how the streams ended, and one that began afterwards; ``"hang"``: how many
-        got nothing for 10 s; ``"health"``: lines of the metrics page.
+        ``"differences"`` of the streams from what they are without a fault; ``"next"``: how one ended that
+        began afterwards; ``"hang"``: how many got nothing for 10 s; ``"health"``: lines of the metrics page.
     """
     file = folder / "fault"
     environment = {"FD_SERVICE_DISPATCHER_FAULT": str(file)}
@@ -82,65 +88,80 @@ def dispatcher(tree: Path, folder: Path, *, plug_in: bool, fault: str = "") -> d
         concurrent.futures.ThreadPoolExecutor() as pool,
     ):
         wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(4)]
+        right = ask(service, wanted, side_by_side=4)
+        service.pace(0.01)
+        if opening:
+            file.write_text(fault)
         waiting = pool.submit(ask, service, wanted, seconds=10, side_by_side=4)
         if not until(lambda: service.live() == 4, 60):
             raise TimeoutError("the requests do not begin")
         time.sleep(1)
-        if fault:
+        if not opening and fault:
             file.write_text(fault)
-        else:
-            put(sockets(service)[0][1], [b"\xc1 no message"] * 5)
+        elif not opening:
+            put(sockets(service)[0][1], [b"\xc1 no message"] * BAD)
         time.sleep(2)
         health = [line for line in service.metrics().splitlines() if line.startswith("fd_postproc_api_disp")]
         got = waiting.result(300)
         after = ask(service, [Case("next", "chat", SHORT, "next")], seconds=10)
         hang = sum(one[-1] == "hangs" for one in (*got.values(), *after.values()))
-        return {"clients": ends(got), "next": ends(after), "hang": hang, "health": health}
+        return {
+            "clients": ends(got), "differences": differences(right, got, crowd=True), "next": ends(after),
+            "hang": hang, "health": health,
+        }  # fmt: skip
 
 
-def api_process(tree: Path, folder: Path, *, plug_in: bool, stopped: float = 0.0) -> dict[str, Any]:
-    """``kill -9`` of the busiest of four API processes, or SIGSTOP for some seconds, beside the others.
+def busiest(service: Service, count: int = 1) -> list[int]:
+    """The API processes that hold the most open files: those with the most clients."""
+    held = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid, _ in sockets(service)}
+    return sorted(held, key=lambda pid: -held[pid])[:count]
+
+
+def api_process(tree: Path, folder: Path, *, plug_in: bool, victims: int = 1) -> dict[str, Any]:
+    """``kill -9`` of the busiest of four API processes, which gunicorn starts again, beside the others.
+
+    Parameters
+    ----------
+    victims : int
+        How many are killed at once.
 
     Returns
     -------
     dict
-        ``"live"``: requests before, and 10 and 20 s after the kill; ``"clients"``: how the streams ended;
-        ``"hang"``: how many got nothing for 30 s; ``"sockets"``: files left; ``"log"``: the plug-in's lines.
+        ``"live"``: requests before, and 10 and 20 s after the kill; ``"cut"``: streams that the kill has
+        ended; ``"differences"`` of all others from what they were without a kill; ``"next"``: how streams
+        ended that began afterwards; ``"hang"``: how many got nothing for 30 s; ``"log"``: lines of the
+        plug-in.
     """
     with (
         _service(tree, folder, plug_in=plug_in, workers=4) as service,
         concurrent.futures.ThreadPoolExecutor() as pool,
     ):
-        body = LONG if stopped else FOR_EVER
-        wanted = [Case(f"long{n}", "chat", body, f"tell {n}") for n in range(16)]
-        waiting = pool.submit(ask, service, wanted, seconds=30 + stopped, side_by_side=16)
+        wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(16)]
+        right = ask(service, wanted, side_by_side=16)
+        service.pace(0.05)
+        waiting = pool.submit(ask, service, wanted, seconds=30, side_by_side=16)
         if not until(lambda: service.live() == len(wanted), 60):
             raise TimeoutError("the requests do not begin")
         time.sleep(2)
-        held = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid, _ in sockets(service)}
-        victim = max(held, key=lambda pid: held[pid])
         live = [service.live()]
-        if stopped:
-            os.kill(victim, signal.SIGSTOP)
-            time.sleep(stopped)
-            os.kill(victim, signal.SIGCONT)
-        else:
-            os.kill(victim, signal.SIGKILL)
-            for _ in range(2):
-                time.sleep(10)
-                live.append(service.live())
-            short = ask(service, [Case(f"next{n}", "chat", SHORT, "next") for n in range(4)], seconds=10)
-            for pid, _ in sockets(service):  # the others, so that their streams need not be waited for
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        got = waiting.result(600)
-        if not stopped:
-            got = {**got, **short}
-            until(lambda: service.live() == 0, 15)
+        for pid in busiest(service, victims):
+            os.kill(pid, signal.SIGKILL)
+        for _ in range(2):
+            time.sleep(10)
             live.append(service.live())
-        log = [line[-160:] for line in service.log().splitlines() if "fd_postproc: API process" in line]
-        hang = sum(one[-1] == "hangs" for one in got.values())
-        return {"live": live, "clients": ends(got), "hang": hang, "left": len(sockets(service)), "log": log}
+        after = ask(service, [Case(f"next{n}", "chat", SHORT, "next") for n in range(4)], seconds=10)
+        service.pace(0.0)
+        got = waiting.result(600)
+        cut = [name for name, one in got.items() if isinstance(one[-1], dict)]
+        others = {name: one for name, one in got.items() if name not in cut}
+        until(lambda: service.live() == 0, 60)
+        return {
+            "live": [*live, service.live()], "cut": len(cut), "next": ends(after),
+            "differences": differences({name: right[name] for name in others}, others, crowd=True),
+            "hang": sum(one[-1] == "hangs" for one in (*got.values(), *after.values())),
+            "log": [line[-160:] for line in service.log().splitlines() if "fd_postproc: API process" in line],
+        }  # fmt: skip
 
 
 def slow_socket(tree: Path, folder: Path, *, plug_in: bool, seconds: float = 30.0) -> dict[str, Any]:
@@ -187,3 +208,24 @@ def _memory(pid: int) -> int:
 def _tokens(service: Service) -> int:
     found = re.findall(r"^fastdeploy:generation_tokens_total(?:{.*})? (\S+)", service.metrics(), re.M)
     return int(float(found[0])) if found else 0
+
+
+ROWS: dict[str, Callable[..., dict[str, Any]]] = {
+    "bad messages": dispatcher,
+    "an OSError in the dispatcher": functools.partial(dispatcher, fault="OSError 1"),
+    "an OSError in the dispatcher while streams are opened": functools.partial(
+        dispatcher, fault="OSError 1", opening=True
+    ),
+    "MemoryErrors in the dispatcher": functools.partial(dispatcher, fault="MemoryError 5"),
+    "kill -9 of one of four API processes": api_process,
+    "kill -9 of two of four API processes": functools.partial(api_process, victims=2),
+    "a client that stops reading": slow_socket,
+}
+
+
+def run(
+    tree: Path, folder: Path, *, plug_in: bool, only: Collection[str] = ROWS
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of `ROWS`, each with a service of its own, and what was seen."""
+    for number, what in enumerate(only):
+        yield what, ROWS[what](tree, folder / str(number), plug_in=plug_in)
