@@ -23,8 +23,8 @@ from .watch import gauges_on
 
 BUSY = 20
 """Processes that do nothing but compute, on however many processors there are."""
-PACE = 0.05
-"""Seconds between the worker's steps."""
+PACE = 0.15
+"""Seconds between the worker's steps: an answer takes longer than any pause."""
 LIMIT_S = 180.0
 """Seconds for which a client waits for its next chunk: longer than any pause and its end."""
 _TOKENS = {"max_tokens": 600, "extra_body": {"min_tokens": 599}}

@@ -1,4 +1,4 @@
-"""API processes that receive nothing: bad messages, errors, a kill, a stop, a client that does not read."""
+"""What ends a result's way: bad messages, errors, a killed API process, a client that does not read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any
 from .cases import Case, ask, differences, until
 from .namespace import RAISED, Namespace
 from .server import Service
+from .watch import gauges_on
 
 LONG: dict[str, Any] = {"max_tokens": 1500, "stream": True, "extra_body": {"min_tokens": 1499}}
 BAD = 200
@@ -164,6 +165,44 @@ def api_process(tree: Path, folder: Path, *, plug_in: bool, victims: int = 1) ->
         }  # fmt: skip
 
 
+def engine_thread(tree: Path, folder: Path, *, plug_in: bool, thread: str) -> dict[str, Any]:
+    """SystemExit in a thread of the engine, which FastDeploy's ends of, while clients stream.
+
+    Parameters
+    ----------
+    thread : str
+        Name of its function.
+
+    Returns
+    -------
+    dict
+        ``"clients"``, ``"next"``: how streams ended, and some that began afterwards; ``"hang"``: how many got
+        nothing for 10 s; ``"alarms"``: gauges of health; ``"log"``: lines of the plug-in.
+    """
+    file = folder / "ends"
+    with (
+        _service(tree, folder, plug_in=plug_in, environment={"FD_SERVICE_ENDS_THREAD": str(file)}) as service,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
+        wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(4)]
+        waiting = pool.submit(ask, service, wanted, seconds=10, side_by_side=4)
+        if not until(lambda: service.live() == 4, 60):
+            raise TimeoutError("the requests do not begin")
+        time.sleep(1)
+        file.write_text(thread)
+        until(lambda: not file.exists(), 10)
+        after: dict[str, Any] = {}
+        for n in range(2):  # a thread that waits for requests ends with the first
+            after.update(ask(service, [Case(f"next{n}", "chat", SHORT, "next")], seconds=10))
+        alarms = sorted(gauges_on(service.metrics(), "unhealthy", "busy"))
+        got = waiting.result(300)
+        return {
+            "clients": ends(got), "next": ends(after), "alarms": alarms,
+            "hang": sum(one[-1] == "hangs" for one in (*got.values(), *after.values())),
+            "log": [line[-160:] for line in service.log().splitlines() if "SystemExit" in line][:4],
+        }  # fmt: skip
+
+
 def slow_socket(tree: Path, folder: Path, *, plug_in: bool, seconds: float = 30.0) -> dict[str, Any]:
     """A client that stops reading its stream, beside one that reads.
 
@@ -220,6 +259,13 @@ ROWS: dict[str, Callable[..., dict[str, Any]]] = {
     "kill -9 of one of four API processes": api_process,
     "kill -9 of two of four API processes": functools.partial(api_process, victims=2),
     "a client that stops reading": slow_socket,
+    "SystemExit in the token thread": functools.partial(engine_thread, thread="process_sampling_results"),
+    "SystemExit in the sender's thread": functools.partial(
+        engine_thread, thread="_zmq_send_generated_tokens"
+    ),
+    "SystemExit in the scheduling thread": functools.partial(
+        engine_thread, thread="_schedule_request_to_worker_v1"
+    ),
 }
 
 
