@@ -207,7 +207,10 @@ def _rows(arguments: argparse.Namespace, folder: Path, part: str) -> int:
             continue
         plug_in = side == "on"
         for what, got in run(arguments.tree, folder / f"{part}-{side}", plug_in=plug_in, only=only):
-            failed += plug_in and any(got.get(wrong) for wrong in ("hang", "ended", "differences"))
+            wrong = any(got.get(key) for key in ("hang", "ended", "differences")) or not got.get(
+                "quiet", True
+            )
+            failed += plug_in and wrong
             print(f"{what}, plug-in {side}: {json.dumps(got)}", flush=True)
     return failed
 

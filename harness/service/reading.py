@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .cases import Case, ask, differences, until
+from .cases import Case, ask, differences, quiet, until
 from .namespace import RAISED, Namespace
 from .server import Service
 from .watch import gauges_on
@@ -117,10 +117,10 @@ def api_process(service: Service, *, victims: int = 1) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``"live"``: requests before, and 10 and 20 s after the kill; ``"cut"``: streams that the kill has
-        ended; ``"differences"`` of all others from what they were without a kill; ``"next"``: how streams
-        ended that began afterwards; ``"hang"``: how many got nothing for a minute; ``"log"``: lines of the
-        plug-in.
+        ``"live"``: requests before, and 10 and 20 s after the kill; ``"quiet"``: whether none runs in the
+        end; ``"cut"``: streams that the kill has ended; ``"differences"`` of all others from what they are
+        without a kill; ``"next"``: how streams ended that began afterwards; ``"hang"``: how many got nothing
+        for a minute; ``"log"``: lines of the plug-in.
     """
     with concurrent.futures.ThreadPoolExecutor() as pool:
         wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(12)]
@@ -142,9 +142,8 @@ def api_process(service: Service, *, victims: int = 1) -> dict[str, Any]:
         got = waiting.result(600)
         cut = [name for name, one in got.items() if isinstance(one[-1], dict)]
         others = {name: one for name, one in got.items() if name not in cut}
-        until(lambda: service.live() == 0, 60)
         return {
-            "live": [*live, service.live()], "cut": len(cut), "next": ends(after),
+            "live": live, "quiet": quiet(service), "cut": len(cut), "next": ends(after),
             "differences": differences({name: right[name] for name in others}, others, crowd=True),
             "hang": sum(one[-1] == "hangs" for one in (*got.values(), *after.values())),
             "log": [line[-160:] for line in service.log().splitlines() if "fd_postproc: API process" in line],
