@@ -158,7 +158,9 @@ class Delivery:
 
         What a round has taken and not sent is back in the scheduler then.
         """
-        guard, self._engine = self.sends, weakref.ref(engine)
+        guard = self.sends
+        if not self.sending.names["envs"].FD_ENABLE_INTERNAL_ADAPTER:  # type: ignore[union-attr]
+            self._engine = weakref.ref(engine)  # with the adapter a thread of a decode node ends at once
         while engine.running and self._replacement is not None and guard.is_on:
             try:
                 if not self.sending.serves(engine):  # type: ignore[union-attr]
