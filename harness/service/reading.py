@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import json
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from .cases import Case, ask, differences, quiet, until
 from .namespace import RAISED, Namespace
@@ -177,7 +180,9 @@ def engine_thread(service: Service, *, thread: str) -> dict[str, Any]:
         after: dict[str, Any] = {}
         for n in range(2):  # a thread that waits for requests ends with the first
             after.update(ask(service, [Case(f"next{n}", "chat", SHORT, "next")], seconds=HANGS_S))
-        alarms = sorted(gauges_on(service.metrics(), "unhealthy", "busy"))
+        alarms: list[str] = []
+        with contextlib.suppress(httpx.HTTPError):  # the engine may have ended with its thread
+            alarms = sorted(gauges_on(service.metrics(), "unhealthy", "busy"))
         got = waiting.result(300)
         return {
             "clients": ends(got), "next": ends(after), "alarms": alarms,

@@ -170,10 +170,7 @@ def test_a_pause_or_a_busy_machine_ends_nothing(tmp_path):
 @pytest.mark.nightly
 def test_no_client_waits_for_ever(tmp_path):
     for what, got in tool().reading.run(TREES[0], tmp_path, plug_in=True):
-        if "scheduling thread" in what:  # new ones wait, and the gauge says so
-            assert 'fd_postproc_unhealthy{reason="thread"}' in got["alarms"], got
-        else:
-            assert [got["hang"], got.get("differences", [])] == [0, []], what
+        assert [got["hang"], got.get("differences", [])] == [0, []], what
 
 
 @pytest.mark.nightly
