@@ -133,6 +133,8 @@ def text_of(taken: dict[str, bool], why: dict[str, str] | None = None) -> str:
     reasons = "; ".join(f"{name} ({why.get(name) or f'elsewhere {SEAMS[name].gain}'})" for name in off)
     cost = STEP_MS + sum(_COSTS_MS.get(name, 0.0) for name in off)
     waits = "; the sender looks for results now and then, 2 ms late on average" if "wake-up" in off else ""
+    if "sending" in off:
+        waits += "; requests of an API process that dies run on to their last token"
     return (
         f"results are right, but slower than they could be: {len(taken) - len(off)} of {len(taken)} fast "
         f"paths are taken; left to FastDeploy, which differs there: {reasons}; a step of 256 requests costs "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from . import (
     measure,
     pair_faults,
     pairs,
+    pauses,
     ranks,
     reading,
     rollouts,
@@ -27,7 +27,7 @@ from . import (
     thinking,
     watch,
     wrapped,
-)  # fmt: skip
+)
 from .namespace import DEFAULT, RAISED, Namespace
 from .server import CHANNELS, Service
 
@@ -160,8 +160,8 @@ def _told(what: str, right: dict[str, Any], got: dict[str, Any]) -> list[str]:
 
 def _faults(arguments: argparse.Namespace, folder: Path) -> int:
     """Default limits, deaths, a neighbour; what should not be makes the exit status 1."""
-    failed = 0 if arguments.only == "limits" else _not_reading(arguments, folder)
-    for channel in () if arguments.only == "reading" else arguments.channel:
+    failed = sum(_rows(arguments, folder, part) for part in PARTS if arguments.only in (None, part))
+    for channel in () if arguments.only in PARTS else arguments.channel:
         right = faults.reference(arguments.tree, folder / "reference", channel)
         for plug_in in False, True:
             name = "on" if plug_in else "off"
@@ -195,25 +195,24 @@ def _faults(arguments: argparse.Namespace, folder: Path) -> int:
     return 1 if failed else 0
 
 
-READING = {
-    "five bad messages": reading.dispatcher,
-    "an OSError in the dispatcher": functools.partial(reading.dispatcher, fault="OSError 1"),
-    "a MemoryError in the dispatcher": functools.partial(reading.dispatcher, fault="MemoryError 5"),
-    "kill -9 of one of four API processes": reading.api_process,
-    "SIGSTOP of one of four API processes, 20 s": functools.partial(reading.api_process, stopped=20.0),
-    "a client that stops reading": reading.slow_socket,
-}
+PARTS = {"reading": reading, "pauses": pauses}
 
 
-def _not_reading(arguments: argparse.Namespace, folder: Path) -> int:
-    """Number of faults of API processes after which a client hangs with the plug-in."""
+def _rows(arguments: argparse.Namespace, folder: Path, part: str) -> int:
+    """Number of rows after which a client hangs, or got something else, with the plug-in."""
     failed = 0
-    for number, (what, run) in enumerate(READING.items()):
-        for plug_in in (False, True) if arguments.side == "both" else (arguments.side == "on",):
-            name = "on" if plug_in else "off"
-            got = run(arguments.tree, folder / f"reading-{number}-{name}", plug_in=plug_in)
-            failed += plug_in and bool(got["hang"])
-            print(f"{what}, plug-in {name}: {json.dumps(got)}", flush=True)
+    rows, run = PARTS[part].ROWS, PARTS[part].run
+    only = [name for name in rows if not arguments.row or any(words in name for words in arguments.row)]
+    for side in ("off", "on"):
+        if not only or arguments.side not in ("both", side):
+            continue
+        plug_in = side == "on"
+        for what, got in run(arguments.tree, folder / f"{part}-{side}", plug_in=plug_in, only=only):
+            wrong = any(got.get(key) for key in ("hang", "ended", "differences")) or not got.get(
+                "quiet", True
+            )
+            failed += plug_in and wrong
+            print(f"{what}, plug-in {side}: {json.dumps(got)}", flush=True)
     return failed
 
 
@@ -361,8 +360,13 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
-    wrong.add_argument("--only", choices=("limits", "reading"), help="one half: limits, or API processes")
-    wrong.add_argument("--side", choices=("both", "on", "off"), default="both", help="of the half reading")
+    wrong.add_argument(
+        "--only",
+        choices=("limits", *PARTS),
+        help="limits and restarts, API processes, or pauses that end nothing",
+    )
+    wrong.add_argument("--side", choices=("both", "on", "off"), default="both", help="plug-in; not of limits")
+    wrong.add_argument("--row", nargs="+", metavar="WORDS", help="rows with these words; not of limits")
     wrong.set_defaults(run=_faults)
     watched = commands.add_parser("watch", help="ordinary traffic, and what explain finds in it")
     watched.add_argument("--minutes", type=float, default=60)

@@ -164,7 +164,7 @@ def engine_gone(
     ):  # fmt: skip
         service.wait(300)
         service.pace(0.01)
-        waiting = pool.submit(ask, service, cases("waiting"), side_by_side=len(kinds))
+        waiting = pool.submit(ask, service, cases("waiting"), seconds=60 + stopped, side_by_side=len(kinds))
         if not until(lambda: service.live() == len(kinds), 60):
             raise TimeoutError("the requests do not begin")
         if stopped:

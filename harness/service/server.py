@@ -246,6 +246,14 @@ class Service:
             if "worker_process.py" in _command(pid) and "-c" not in _command(pid)
         ]
 
+    def messagers(self) -> list[int]:
+        """Process ids of what moves a node's cache."""
+        return [
+            pid
+            for pid in self.processes()
+            if "cache_messager.py" in _command(pid) and "-c" not in _command(pid)
+        ]
+
     def api_servers(self) -> list[int]:
         """Process ids of what answers HTTP: gunicorn's workers, which name themselves."""
         return [

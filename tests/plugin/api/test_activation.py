@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy import logs
-from fd_postproc.fastdeploy.api import activation, counters, entry, loading
+from fd_postproc.fastdeploy.api import activation, entry, loading
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
 from tests.lib.rows import each
@@ -42,7 +42,7 @@ def told(monkeypatch):
     log = SimpleNamespace(info=seen.lines.append, warning=seen.lines.append, error=seen.lines.append)
     monkeypatch.setattr(activation, "api_log", lambda: log)
     monkeypatch.setattr(activation, "export_active", lambda side, active: seen.gauges.append((side, active)))
-    monkeypatch.setattr(counters, "api_log", lambda: log)
+    monkeypatch.setattr(logs, "api_log", lambda: log)
     return seen
 
 
@@ -248,8 +248,8 @@ def test_each_processor_has_texts_of_its_own(name, load, told):
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])
 def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
     counted = []
-    metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda: counted.append(reason)))
-    monkeypatch.setattr(counters, "counter", lambda name, text, label: metric)
+    metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda _: counted.append(reason)))
+    monkeypatch.setattr(logs, "counter", lambda name, text, label: metric)
     entry.register()
     module = load(name)
     assert counted == []

@@ -90,12 +90,13 @@ def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, mon
     assert log.text.count("a new queue is made") == 1
 
 
-def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
+@each("error", [RuntimeError, SystemExit])
+def test_an_exception_costs_one_step_and_the_loop_goes_on(error, started, log):
     rig = started()
 
     def fail_once(*_):
         del rig.processor._process_step
-        raise RuntimeError("planted by a test")
+        raise error("planted by a test")
 
     rig.processor._process_step = fail_once
     rig.send({0: [11], 1: [12]})
@@ -104,7 +105,7 @@ def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
     rig.send({0: [21], 1: [22]})
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[21], [22]]]
-    assert "a step was lost: RuntimeError: planted by a test" in log.text
+    assert f"a step was lost: {error.__name__}: planted by a test" in log.text
     assert rig.processor.healthy()
 
 

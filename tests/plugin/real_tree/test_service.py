@@ -160,5 +160,18 @@ def test_a_worker_at_work_is_busy_and_one_asleep_is_silent(tmp_path):
 
 
 @pytest.mark.nightly
+def test_a_pause_or_a_busy_machine_ends_nothing(tmp_path):
+    for what, got in tool().pauses.run(TREES[0], tmp_path, plug_in=True):
+        assert [got[key] for key in ("ended", "hang", "differences", "quiet")] == [0, 0, [], True], what
+        assert got["alarms"][1] == [], what
+
+
+@pytest.mark.nightly
+def test_no_client_waits_for_ever(tmp_path):
+    for what, got in tool().reading.run(TREES[0], tmp_path, plug_in=True):
+        assert [got["hang"], got.get("differences", [])] == [0, []], what
+
+
+@pytest.mark.nightly
 def test_two_services_do_not_disturb_each_other(tmp_path):
     assert tool().faults.neighbours(TREES[0], tmp_path, "spec_topk") == []

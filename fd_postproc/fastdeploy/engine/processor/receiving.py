@@ -79,7 +79,10 @@ class Receiving(Steps):
         stages.begin()
         with Reporter(self) as reporter:
             while not self._stopping:
-                next_round(stages)
+                try:
+                    next_round(stages)
+                except BaseException as error:  # such as SystemExit, of which a thread ends without a word
+                    self._lose(error)
                 if not reporter.has_news:
                     reporter.notify()
         self.look()
@@ -122,7 +125,7 @@ class Receiving(Steps):
         except Exception as error:
             self._lose(error)
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: BaseException) -> None:
         """Record a step that was lost to the current exception."""
         self.counters.lost_steps += 1
         self.recorder.failure(Kind.LOST, error)
