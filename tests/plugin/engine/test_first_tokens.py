@@ -236,7 +236,7 @@ def test_a_host_that_never_answered(nodes, is_dead):
         assert nodes.dead([address], 8.0) == ({address} if is_dead else set())
 
 
-@pytest.mark.parametrize("limit, told", [("60", False), ("off", False), ("soon", True), ("1", True)])
+@pytest.mark.parametrize(("limit", "told"), [("60", False), ("off", False), ("soon", True), ("1", True)])
 def test_the_limit_is_a_variable(rig, monkeypatch, log, limit, told):
     monkeypatch.setenv("FD_POSTPROC_UNREACHABLE", limit)
     watch = FirstTokens()

@@ -8,8 +8,8 @@ import contextlib
 
 import pytest
 
-from tests.lib.real_tree import serves
-from tests.lib.service_tool import TREES, tool, why_not
+from tests.lib.real_tree import need_service
+from tests.lib.service_tool import TREES, tool
 
 pytestmark = pytest.mark.fastdeploy
 
@@ -19,9 +19,7 @@ CHANNELS = ["plain", "topk", "spec", "spec_topk", "spec_topk-draft"]
 
 @pytest.fixture(autouse=True)
 def possible():
-    if reason := why_not():
-        pytest.skip(reason)
-    serves(TREES[0])
+    need_service()
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ class Connection:
         self.named = 0.0  # when a request named it last
 
     def _ask_kernel(self, zmq: Any, limit: float) -> None:
-        """Have the kernel close the connection when the host's kernel is silent; a stopped process's is not."""
+        """Have the kernel close the connection to a silent host; that of a stopped process answers."""
         self._socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         self._socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, max(int(limit / 2), 1))
         self._socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, max(int(limit / 4), 1))
@@ -215,9 +215,10 @@ class FirstTokens:
             )
         if results:
             processor.counters.failed_requests += len(results)
+            ids = ", ".join(one.request_id for one in results)
             processor.fd.llm_logger.error(
                 f"fd_postproc: {len(results)} requests end with an error: the prefill node at {host}:{port}, "
-                f"its connector's address, is dead or unreachable: {', '.join(one.request_id for one in results)}"
+                f"its connector's address, is dead or unreachable: {ids}"
             )
             processor.cached_generated_tokens.put_results(results)
 
