@@ -56,6 +56,8 @@ class Service:
         What each answer says from a token on, in the place of made-up tokens: ``{0: "<think>"}``.
     experts : tuple of (int, int), optional
         Layers, and experts of each token in each, that answers tell.
+    multimodal : bool
+        An ERNIE-4.5-VL in place of a text model; asked for texts only.
     role : {"mixed", "prefill", "decode"}
         ``--splitwise-role``; a prefill and a decode node need a `router`.
     router : str
@@ -85,6 +87,7 @@ class Service:
         parsers: tuple[str, str] = ("", ""),
         says: Mapping[int, str] | None = None,
         experts: tuple[int, int] | None = None,
+        multimodal: bool = False,
         role: str = "mixed",
         router: str = "",
         blocks: int = 0,
@@ -95,7 +98,8 @@ class Service:
         self.tree, self.folder, self.plug_in, self.channel = Path(tree).resolve(), folder, plug_in, channel
         self.namespace, self.draft, self.requests = namespace, draft, requests
         self.api_processes, self.parsers, self.says = workers, parsers, dict(says or {})
-        self.experts, self.role, self.router, self.ranks = experts, role, router, ranks
+        self.experts, self.multimodal = experts, multimodal
+        self.role, self.router, self.ranks = role, router, ranks
         # A node's blocks are memory of this machine: its cache messager makes them.
         self.blocks = blocks or (2000 if role != "mixed" else 4000 if experts else 200000)
         self.ports = ports or free_ports(ranks * len(kinds_of_ports(role)))
@@ -133,7 +137,8 @@ class Service:
     def start(self) -> None:
         """Start it; `wait` waits until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        first, last = model.make(self.folder / "model", *(self.experts or ()))
+        make = model.make_multimodal if self.multimodal else model.make
+        first, last = make(self.folder / "model", *(self.experts or ()))
         said = {
             place + n: token
             for place, text in self.says.items()
