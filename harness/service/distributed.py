@@ -14,7 +14,7 @@ import httpx
 
 from .cases import quiet, until
 from .namespace import Namespace
-from .server import Service, free_ports
+from .server import HTTP, Service, free_ports
 
 READY = 600.0
 """Seconds until four nodes answer on a busy machine; two on a quiet one need 86."""
@@ -55,13 +55,13 @@ class Router:
         if self.process.poll() is not None:
             raise ChildProcessError(f"the router ended with {self.process.returncode}: see {self.folder}/out")
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+            return HTTP.get(f"{self.url}/health", timeout=5).status_code == 200
         return False
 
     def knows(self) -> dict[str, int]:
         """How many nodes of each role are registered."""
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/registered_number", timeout=5).json()
+            return HTTP.get(f"{self.url}/registered_number", timeout=5).json()
         return {}
 
     def stop(self) -> None:

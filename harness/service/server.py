@@ -24,6 +24,9 @@ from .namespace import Namespace
 HERE = Path(__file__).resolve().parent
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 
+HTTP = httpx.Client(verify=False, headers={"Connection": "close"})
+"""Of `httpx.get` each call would read all certificates, which costs more than the services' answers."""
+
 
 class NotReady(Exception):
     """The service ended, or did not answer in time."""
@@ -226,14 +229,14 @@ class Service:
             if self.process.poll() is not None:
                 raise NotReady(f"the service ended with {self.process.returncode}: see {self.folder}/out")
             with contextlib.suppress(httpx.HTTPError):
-                if all(httpx.get(f"{url}/health", timeout=5).status_code == 200 for url in urls):
+                if all(HTTP.get(f"{url}/health", timeout=5).status_code == 200 for url in urls):
                     return
-            time.sleep(0.2)
+            time.sleep(0.5)
         raise NotReady(f"no answer within {seconds} s: see {self.folder}/out and {self.folder}/log")
 
     def metrics(self) -> str:
         """Its metrics page."""
-        return httpx.get(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=10).text
+        return HTTP.get(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=10).text
 
     def live(self) -> int:
         """Requests of the worker's last step."""
@@ -364,7 +367,7 @@ class Rank:
 
     def metrics(self) -> str:
         """Its metrics page."""
-        return httpx.get(
+        return HTTP.get(
             f"http://127.0.0.1:{self._service.port('metrics', self._rank)}/metrics", timeout=10
         ).text
 
