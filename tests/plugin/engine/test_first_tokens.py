@@ -97,6 +97,11 @@ port = router.bind_to_random_port("tcp://127.0.0.1")
 if sys.argv[1] == "heir" and os.fork() == 0:  # as an API process, which has the listening socket, too
     time.sleep(600)
 
+def fork(*_):
+    if os.fork() == 0:
+        time.sleep(600)
+    print("forked", flush=True)
+
 def vanish(*_):
     # The kernel drops all that comes to these sockets, as if the host were off: no answer, no end.
     nothing = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
@@ -113,6 +118,7 @@ def vanish(*_):
     print("vanished", flush=True)
 
 signal.signal(signal.SIGUSR1, vanish)
+signal.signal(signal.SIGUSR2, fork)
 print(port, flush=True)
 while True:
     router.poll(1000)
@@ -146,7 +152,7 @@ def vanish(node):
 
 def is_up(nodes, address):
     nodes.dead([address], 0.0)
-    return nodes._connections[address]._is_up
+    return nodes._connections[address].is_up
 
 
 @pytest.mark.parametrize("heir", ["heir", "alone"])
@@ -161,6 +167,33 @@ def test_a_killed_engine_is_dead_also_while_its_children_have_the_port(nodes, he
         else:
             assert not refuses(address)
         assert nodes.dead([address], 1.0 + first_tokens.GONE_S) == {address}
+
+
+def test_a_killed_engine_whose_children_have_the_connection(nodes):
+    """It forked them after it had been connected to, as one that is restarted does."""
+    with prefill_node("alone") as (node, address):
+        until(lambda: is_up(nodes, address))
+        node.send_signal(signal.SIGUSR2)
+        assert node.stdout.readline() == "forked\n"
+        first = nodes._connections[address]
+        until(
+            lambda: (
+                not nodes.dead([address], first_tokens.RENEW_S) and first is not nodes._connections[address]
+            )
+        )
+        node.kill()
+        until(lambda: nodes.dead([address], first_tokens.RENEW_S) or not nodes._connections[address].is_up)
+        assert nodes.dead([address], 100.0) == {address}
+
+
+def test_a_request_whose_transfer_failed_does_not_wait(rig):
+    """FastDeploy's scheduler goes on knowing it."""
+    watch = FirstTokens(Nodes({}))
+    looks(rig, watch, 0)
+    assert gauge() == 3
+    del rig.manager.requests["c"]
+    looks(rig, watch, 0)
+    assert gauge() == 2
 
 
 def test_a_stopped_engine_is_not_dead(nodes):

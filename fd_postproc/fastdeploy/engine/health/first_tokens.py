@@ -17,6 +17,8 @@ GONE_S = 4.0
 """Seconds without a connection that make a prefill node dead, after one that was closed or refused."""
 GREET_S = 30.0
 """Seconds within which a prefill node greets who connects: libzmq's own limit."""
+RENEW_S = 5.0
+"""Seconds after which a connection is made anew: children that an engine forks hold the ones it has then."""
 FORGET_S = 600.0
 """Seconds after which a prefill node that no request names is no longer watched."""
 BAD_GATEWAY = 502  # FastDeploy's own code for a request that prefill and decode node could not finish
@@ -50,11 +52,12 @@ class Connection:
             self._up | self._reached | self._ungreeted | self._closed
         )
         self._socket.connect(f"tcp://{address[0]}:{address[1]}")
-        self._is_up = self._was_reached = False
+        self.is_up = self._was_reached = False
         self._was_closed = False  # after it was up, or since nobody greets
         self._limit = limit
         self._began: float | None = None  # when it was looked at first
         self._since: float | None = None  # when it was closed or refused first
+        self.next: Connection | None = None  # which takes its place once it is up
         self.named = 0.0  # when a request named it last
 
     def _ask_kernel(self, zmq: Any, limit: float) -> None:
@@ -72,7 +75,7 @@ class Connection:
             self._began = now
         if not self._was_reached and now - self._began >= self._limit:
             return True
-        if self._is_up or not (self._was_closed or refuses(self._address)):
+        if self.is_up or not (self._was_closed or refuses(self._address)):
             self._since = None
         elif self._since is None:
             self._since = now
@@ -81,14 +84,20 @@ class Connection:
     def _note(self, event: int) -> None:
         if event == self._up:
             self._was_closed = False
-        elif event == self._ungreeted or (event == self._closed and self._is_up):
+        elif event == self._ungreeted or (event == self._closed and self.is_up):
             self._was_closed = True
         if event != self._reached:
-            self._is_up = event == self._up
+            self.is_up = event == self._up
         self._was_reached = True
+
+    def age(self, now: float) -> float:
+        """Seconds since it was looked at first."""
+        return 0.0 if self._began is None else now - self._began
 
     def close(self) -> None:
         """Close it."""
+        if self.next is not None:
+            self.next.close()
         self._socket.disable_monitor()
         self._events.close()
         self._socket.close()
@@ -117,15 +126,38 @@ class PrefillNodes:
         """Those of them that are dead; `named` are those of the requests there are."""
         for address in named:
             if address not in self._connections:
-                import zmq
-
-                self._context = self._context or zmq.Context()
-                self._connections[address] = Connection(self._context, address, self._limit)
+                self._connections[address] = self._connect(address)
             self._connections[address].named = now
         for address, one in list(self._connections.items()):
             if now - one.named > FORGET_S:
                 self._connections.pop(address).close()
+            else:
+                self._connections[address] = self._renewed(one, address, now)
         return {address for address, one in self._connections.items() if one.is_dead(now)}
+
+    def _connect(self, address: Address) -> Connection:
+        import zmq
+
+        self._context = self._context or zmq.Context()
+        return Connection(self._context, address, self._limit)
+
+    def _renewed(self, one: Connection, address: Address, now: float) -> Connection:
+        """The connection, or its successor once that is up.
+
+        An engine forks its API processes when its connector listens already.  They hold the connections of
+        that time open when it dies; later ones they do not have.
+        """
+        if one.next is None:
+            if one.is_up and one.age(now) >= RENEW_S:
+                one.next = self._connect(address)
+            return one
+        one.next.is_dead(now)
+        if not one.next.is_up:
+            return one
+        successor, one.next = one.next, None
+        successor.named = one.named
+        one.close()
+        return successor
 
     def close(self) -> None:
         """Close all connections."""
@@ -148,6 +180,7 @@ class FirstTokens:
         self._nodes = nodes
         self._since: dict[str, float] = {}
         self._ran: set[str] = set()  # known to the scheduler; they had a token, or were ended
+        self._reserved: set[str] = set()  # had a slot when they were looked at last
 
     def look(self, processor: Any, now: float | None = None) -> None:
         """Count what waits, and end what waits for a dead prefill node."""
@@ -183,6 +216,9 @@ class FirstTokens:
                 found[name] = _address_of(request)
             else:
                 self._ran.add(name)
+        # One whose transfer fails leaves its slot; FastDeploy's scheduler knows it for ever.
+        self._ran |= self._reserved - reserved.keys()
+        self._reserved = set(reserved)
         asked = dict(getattr(scheduler, "requests", {}))
         self._ran &= asked.keys()
         for name, entry in asked.items():
