@@ -170,11 +170,13 @@ class Nodes:
             for node in pair.nodes:
                 node.freeze()
 
-    def restart(self, node: Service) -> None:
-        """Another node in its place, on its ports."""
+    def restart(self, node: Service, beside: Service) -> None:
+        """Another node in its place, on its ports; the one `beside` it is frozen until it answers."""
+        beside.freeze()
         node.stop()
         node.start()
         node.wait(READY)
+        beside.thaw()
 
     def stop(self) -> None:
         """End all of it."""
