@@ -79,6 +79,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
                 arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
                 plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq,
                 mends=arguments.mends, stream_interval=arguments.stream_interval,
+                multimodal=arguments.multimodal,
             )  # fmt: skip
             failed += len(found["differences"]) + len(found["hangs"])
             print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
@@ -94,16 +95,19 @@ def compare(
     over_zmq: bool = False,
     mends: bool = False,
     stream_interval: str = "",
+    multimodal: bool = False,
 ) -> dict[str, Any]:
     """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``.
 
     `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.
     `mends`: whether it mends text that FastDeploy loses.
     `stream_interval`: its ``FD_POSTPROC_STREAM_INTERVAL``, with which chunks are compared as wholes.
+    `multimodal`: whether both serve an ERNIE-4.5-VL, whose processor of prompts is another one.
     """
     wanted = cases.cases(channel, draft=draft)
     answers: list[dict[str, Any]] = []
     active: list[str] = []
+    left: list[str] = []
     again = 0
     for number, plug_in in enumerate(plug_ins):
         place = folder / ("on" if plug_in else "off" if number == 0 else "off-again")
@@ -117,6 +121,7 @@ def compare(
                 draft=draft,
                 namespace=namespace,
                 requests=32,
+                multimodal=multimodal,
                 environment={
                     "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in)),
                     "FD_POSTPROC_MENDS": str(int(mends)),
@@ -134,6 +139,7 @@ def compare(
             if not cases.quiet(service):
                 answers[-1]["alone"]["left"] = ["requests are running forever"]
             active = [side for side in ("engine", "worker") if f"{side} side active" in service.log()]
+            left = watch.seams_left(service.metrics()) if plug_in else []
             again += sum(service.dropped(case.name) for case in wanted)
         (place / "answers.json").write_text(json.dumps(answers[-1], indent=1))
     found, hangs = [], []
@@ -146,7 +152,8 @@ def compare(
         found += [f"{how}: {line}" for line in lines]
         hangs += [f"{how}: {name}" for name, got in on.items() if got[-1:] == ["hangs"]]
     return {
-        "active": active, "cases": 2 * len(wanted), "asked again": again, "hangs": hangs, "differences": found
+        "active": active, "left to FastDeploy": left, "cases": 2 * len(wanted), "asked again": again,
+        "hangs": hangs, "differences": found,
     }  # fmt: skip
 
 
@@ -229,12 +236,18 @@ def _keep(arguments: argparse.Namespace, rows: list[dict[str, Any]], table: str)
 
 
 def _measure(arguments: argparse.Namespace, folder: Path) -> int:
-    rows = measure.run(
-        arguments.tree, folder, requests=arguments.requests, kinds=arguments.kind,
-        intervals=arguments.interval, seconds=arguments.seconds, ways=arguments.way,
-        say=_say,
-    )  # fmt: skip
-    return _keep(arguments, rows, measure.table(rows))
+    load = {
+        "requests": arguments.requests, "kinds": arguments.kind, "intervals": arguments.interval,
+        "seconds": arguments.seconds, "say": _say,
+    }  # fmt: skip
+    rows = measure.run(arguments.tree, folder, ways=arguments.way, **load)
+    if not arguments.nodes:
+        return _keep(arguments, rows, measure.table(rows))
+    decoding = measure.run_nodes(arguments.tree, folder, **load)
+    of_all = [{"service": "one engine", **row} for row in rows]
+    of_all += [{"service": "decode node", **row} for row in decoding]
+    text = f"One engine:\n\n{measure.table(rows)}\n\nDecode node:\n\n{measure.table(decoding)}"
+    return _keep(arguments, of_all, text)
 
 
 def _streams(arguments: argparse.Namespace, folder: Path) -> int:
@@ -358,6 +371,10 @@ def _parser() -> argparse.ArgumentParser:
         "--stream-interval", default="", metavar="TOKENS[,MS]",
         help="with the plug-in, FD_POSTPROC_STREAM_INTERVAL: what differs but for where a chunk ends",
     )  # fmt: skip
+    asked.add_argument(
+        "--multimodal", action="store_true",
+        help="a made-up ERNIE-4.5-VL, texts only; needs moviepy, which its processor imports",
+    )  # fmt: skip
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
     wrong.add_argument(
@@ -409,6 +426,7 @@ def _parser() -> argparse.ArgumentParser:
     timed.add_argument("--kind", choices=measure.KINDS, nargs="+", default=list(measure.KINDS))
     timed.add_argument("--interval", type=float, nargs="+", default=[0.1, 0.0], help="seconds between steps")
     timed.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    timed.add_argument("--nodes", action="store_true", help="then also a decode node behind a prefill node")
     timed.add_argument("--json", type=Path, help="also write this file")
     timed.set_defaults(run=_measure)
     served = commands.add_parser(

@@ -68,7 +68,8 @@ def run(
                 got = ends(death(pair, role, whose))
                 lasted = time.monotonic() - began
                 pair.prefill.transfers()
-                nodes.restart(pair.prefill if role == "prefill" else pair.decode)
+                dead, beside = pair.nodes if role == "prefill" else reversed(pair.nodes)
+                nodes.restart(dead, beside)
                 pair.wait()
                 made = row(f"kill -9 of the {role} node's {whose}, restarted", got)
                 yield made | {"seconds": lasted}

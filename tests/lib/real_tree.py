@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib.service_tool import FOLDER, TREES
+from tests.lib.service_tool import FOLDER, TREES, why_not
 
 LIB = Path(__file__).resolve().parent
 SHIM = FOLDER / "shim"
@@ -59,6 +59,16 @@ def serves(tree, **variables):
         assert os.environ.get("FD_POSTPROC_MAY_STAND_ASIDE") == "1", verdict["reason"]
         pytest.skip(f"stands aside: {verdict['reason']}")
     return verdict
+
+
+def need_service(file="", text=""):
+    """Skip the test where no service can be started, or the first tree has no such file with this text."""
+    if reason := why_not():
+        pytest.skip(reason)
+    serves(TREES[0])
+    place = TREES[0] / "fastdeploy" / file
+    if file and not (place.exists() and text in place.read_text()):
+        pytest.skip(f"this FastDeploy is older: it has no {file}{f' with {text!r}' if text else ''}")
 
 
 @functools.cache

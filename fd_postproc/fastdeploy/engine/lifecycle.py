@@ -141,11 +141,7 @@ class Lifecycle(Sockets):
     @cached_property
     def liveness(self) -> Liveness:
         """The judge of the worker's pace."""
-        try:
-            floor = SILENCE.value
-        except ValueError as error:
-            floor = SILENCE.of("")
-            self.fd.llm_logger.error(f"fd_postproc: {error}; it is {floor:g}")
+        floor = SILENCE.valid(self.fd.llm_logger.error)
         return Liveness(floor, self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT)
 
     @cached_property

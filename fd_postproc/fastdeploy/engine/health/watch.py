@@ -51,7 +51,7 @@ class HealthWatch:
             processor.best_effort("the look at wrappers", self._look_at_code, processor)
             processor.best_effort("waiting for first tokens", self._first_tokens.look, processor)
             del processor
-        self._first_tokens.nodes.close()
+        self._first_tokens.close()
 
     def _look_at_code(self, processor: Any) -> None:
         if self._code is None:
