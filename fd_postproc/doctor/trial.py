@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..environment import DISABLE, FASTDEPLOY, KNOWN, is_on
+from ..fastdeploy.contract import SERVED
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
 from ..fastdeploy.seams import ASIDE_COST, SEAMS, text_of
@@ -23,6 +24,7 @@ _REMEDY = (
     f"or accept this FastDeploy yourself, with {KNOWN}: docs/operators.md says how",
     "report it, with FastDeploy's version",
 )
+_TOO_OLD = (f"update FastDeploy to {SERVED}; until then the other sides' parts are used as their lines say",)
 
 
 def check_trial() -> list[Finding]:
@@ -150,7 +152,8 @@ def _judged(told: dict[str, Any]) -> Finding:
     if decision["compatible"]:
         return _finding("ok", "plugin-compatible", "this FastDeploy's code is known", (), data)
     seen = f"FastDeploy's own class is used: {decision['reason']}"
-    return _finding("warning", "plugin-differs", seen, _REMEDY, data)
+    remedy = _TOO_OLD if SERVED in decision["reason"] else _REMEDY
+    return _finding("warning", "plugin-differs", seen, remedy, data)
 
 
 def _finding(

@@ -60,7 +60,9 @@ def _options(arguments):
     parser.add_argument("trees", nargs="*", type=_tree, metavar="TREE", help="folder that holds fastdeploy/")
     parser.add_argument("--history", nargs=2, metavar=("REPOSITORY", "RANGE"), help="of first parents")
     parser.add_argument("--record", type=_record, default=RECORD, help="FILE for FD_POSTPROC_KNOWN")
-    parser.add_argument("--rounds", type=_rounds, default=3200, help="random scripts for each comparison")
+    parser.add_argument(
+        "--rounds", type=_rounds, help="random scripts for each comparison (default: 3200, with --record 800)"
+    )
     parser.add_argument("--show", action="store_true", help="print new statements")
     options = parser.parse_args(arguments)
     if bool(options.trees) == bool(options.history):
@@ -70,6 +72,7 @@ def _options(arguments):
             _git(options.history[0], "rev-list", "-1", *options.history[1].split())
         except subprocess.CalledProcessError as error:
             parser.error(f"argument --history: {error.stderr.strip().splitlines()[-1]}")
+    options.rounds = options.rounds or (3200 if options.record == RECORD else 800)
     options.known = {}
     if options.record != RECORD and options.record.exists():
         try:
