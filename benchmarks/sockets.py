@@ -188,7 +188,7 @@ def _engine(name: str, case: Case) -> Ready:
     else:
         check(
             hasattr(processor, "_take_message"),
-            "the plug-in stood aside: FastDeploy's own class would be timed",
+            "the plug-in fell back: FastDeploy's own class would be timed",
         )
 
         def take() -> None:

@@ -97,9 +97,7 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
         seen = f"off: FastDeploy's own loader takes {told['loaded'] or 'no plug-in'} (FD_PLUGINS {setting})"
         code, remedy = "plugin-not-loaded", (f"FD_PLUGINS={NAME}",)
         return replace(static, severity="warning", code=code, seen=seen, remedy=remedy, data=data)
-    seen = (
-        f"stands aside, FastDeploy's own token processor is used: {told['decision']['reason']}; {ASIDE_COST}"
-    )
+    seen = f"falls back, FastDeploy's own token processor is used: {told['decision']['reason']}; {ASIDE_COST}"
     inside = [name for name in ("sending", "wake-up") if told.get("fast_paths", {}).get(name)]
     if inside:
         seen += f"; active beside it: {', '.join(inside)}"
@@ -129,7 +127,7 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
     if not aside:
         seen = f"active: chunks are written by fd_postproc ({', '.join(told)})"
         return replace(static, severity="ok", code="api-active", seen=seen, data=data)
-    seen = f"stands aside, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
+    seen = f"falls back, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
     return replace(static, severity="warning", code="api-aside", seen=seen, remedy=_REMEDY, data=data)
 
 

@@ -49,7 +49,7 @@ def told(module, cls, channel):
     module.time = time
     rig = Rig(channel, ["a", "b", "c"], cls=cls)
     processor = rig.processor
-    assert type(processor) is cls  # it did not stand aside
+    assert type(processor) is cls  # it did not fall back
     module.time = clock = Clock(time.time())
     for tokens in STEPS:
         rig.through_tensors(tokens)
