@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 from benchmarks import QUESTIONS, charts, instructions, report, runner
@@ -103,6 +104,17 @@ def everything(found):
     return {"machine": machine(found), "questions": questions}
 
 
+def recorded(path=EVERYTHING):
+    """The medians and fastest timings of question engine in results.json."""
+    table = json.loads(path.read_text())["questions"]["engine"]
+    cases = {}
+    for row in table["rows"]:
+        cell = dict(zip(table["columns"], row, strict=True))
+        one = types.SimpleNamespace(median=cell["median"], best=cell["best"])
+        cases.setdefault(cell["case"], {})[cell["contender"]] = one
+    return [("engine", runner.Compared(case, results)) for case, results in cases.items()]
+
+
 def write_json(content, path=EVERYTHING):
     """A row a line."""
     text = json.dumps(content, indent=1, ensure_ascii=False)
@@ -144,7 +156,12 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--from", dest="source", type=Path, help="timings that exist already")
-    source = parser.parse_args().source
+    parser.add_argument("--redraw", action="store_true", help="only the picture, of results.json")
+    options = parser.parse_args()
+    if options.redraw:
+        charts.draw(recorded(), PICTURES)
+        return
+    source = options.source
     with tempfile.TemporaryDirectory() as folder:
         if source is None:
             source = Path(folder, "timings.json")

@@ -222,7 +222,7 @@ def _interval(text: str) -> tuple[int, float]:
     return most, seconds
 
 
-def _record(file: str) -> dict[str, dict[str, str]]:
+def record_of(file: str) -> dict[str, dict[str, str]]:
     """The record in a file of `python -m tools.accept`, as `gate.unpacked` takes it."""
     if not file:
         return {}
@@ -296,7 +296,7 @@ STREAM_INTERVAL = Variable(
 )
 GC = Switch("FD_POSTPROC_GC", "1")
 FASTDEPLOY = Variable("FD_POSTPROC_FASTDEPLOY")
-KNOWN = Variable("FD_POSTPROC_KNOWN", parse=_record)
+KNOWN = Variable("FD_POSTPROC_KNOWN", parse=record_of)
 FLIGHT = Variable(
     "FD_POSTPROC_FLIGHT",
     "8",

@@ -23,7 +23,7 @@ def load(path: Path = FILE) -> dict[str, Any]:
 
 
 def save(engine: str, found: dict[str, Any], path: Path = FILE) -> None:
-    """Put an engine's results in the place of its earlier ones."""
+    """Put an engine's results instead of its earlier ones."""
     whole = load(path)
     whole[engine] = found
     text = json.dumps(_short({one: whole[one] for one in sorted(whole)}), indent=1, ensure_ascii=False)

@@ -70,7 +70,7 @@ class Guard:
         ends = self.is_on and self._most is not None and self.in_a_row >= self._most
         if ends:
             self.is_on = False
-        with contextlib.suppress(Exception):  # what reports must not fail in the place of what it reports
+        with contextlib.suppress(Exception):  # what reports must not fail instead of what it reports
             count(self.seam.name)
         with contextlib.suppress(Exception):
             self._report(error, ends)

@@ -56,7 +56,7 @@ class Service:
     parsers : tuple of (str, str)
         ``--reasoning-parser`` and ``--tool-call-parser``; "" is none.
     says : mapping of int to str, optional
-        What each answer says from a token on, in the place of made-up tokens: ``{0: "<think>"}``.
+        What each answer says from a token on, instead of made-up tokens: ``{0: "<think>"}``.
     experts : tuple of (int, int), optional
         Layers, and experts of each token in each, that answers tell.
     multimodal : bool

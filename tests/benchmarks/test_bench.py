@@ -105,7 +105,7 @@ def test_a_plug_in_that_stands_aside_is_not_timed(monkeypatch):
     monkeypatch.setattr(
         processors, "Load", lambda module, cls, case: Load(module, module.TokenProcessor, case)
     )
-    with pytest.raises(cases.WrongAnswer, match="stood aside"):
+    with pytest.raises(cases.WrongAnswer, match="fell back"):
         processors.loaded(processors.OURS, module, processors.load_case(cases.Case(batch=2)))
 
 

@@ -1,6 +1,6 @@
 """Programs that run in a real FastDeploy: a source tree, first on their import path, in a process of its own.
 
-``FD_POSTPROC_FASTDEPLOY`` names one tree, or several, separated by colons; ``FD_POSTPROC_MAY_STAND_ASIDE=1``
+``FD_POSTPROC_FASTDEPLOY`` names one tree, or several, separated by colons; ``FD_POSTPROC_MAY_FALL_BACK=1``
 says that the plug-in does not know them all.
 """
 
@@ -51,13 +51,13 @@ print("told: " + json.dumps(asdict(decide(module))))
 
 
 def serves(tree, **variables):
-    """The engine side's decision in a tree; skips the test where it may stand aside, and does."""
+    """The engine side's decision in a tree; skips the test where it may fall back, and does."""
     check(tree)
     verdict = _verdict(tree, *sorted(variables.items()))
     if not verdict["compatible"]:
         assert "Error" not in verdict["reason"]
-        assert os.environ.get("FD_POSTPROC_MAY_STAND_ASIDE") == "1", verdict["reason"]
-        pytest.skip(f"stands aside: {verdict['reason']}")
+        assert os.environ.get("FD_POSTPROC_MAY_FALL_BACK") == "1", verdict["reason"]
+        pytest.skip(f"falls back: {verdict['reason']}")
     return verdict
 
 

@@ -12,7 +12,6 @@ import importlib
 import inspect
 import json
 import logging
-import threading
 import time
 import types
 from collections.abc import Callable
@@ -25,14 +24,17 @@ from fd_postproc.fastdeploy.quiet import SILENT, Quiet
 
 from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value, scripts
 from .sandbox import Clock, Overlay, QuietModule
+from .virtual_time import Loop, Watched
 
 FAILED = "raises"
 _MOST_FAILURES = 6  # of FastDeploy's own code: a version may know less than a script asks for
-_SCRIPTS_WAIT_S = 20.0  # seconds for all scripts of one way
+_SCRIPT_WAITS_S = 20.0  # of the loop's own time
 _MODEL = 'trial "é"'
 
 
-def first_difference(module: Any, scripts: list[Script]) -> str | None:
+def first_difference(
+    module: Any, scripts: list[Script], progress: Callable[[int, int], None] = lambda done, most: None
+) -> str | None:
     """The first difference of FastDeploy's serving module with its own parts and with ours.
 
     Parameters
@@ -40,8 +42,17 @@ def first_difference(module: Any, scripts: list[Script]) -> str | None:
     module : module
         ``serving_chat`` or ``serving_completion``.
     scripts : list of Script
+    progress : callable, optional
+        It is given how many of how many scripts have run.
     """
-    return in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module), scripts))
+    blocks = blocks_of(module)
+
+    def run(went_on: Callable[[], None]) -> str | None:
+        with in_use(module, blocks):
+            return _difference_in_use(module, blocks, scripts, progress, went_on)
+
+    found: str | None = Watched(run).result()
+    return found
 
 
 def compare(module: Any) -> str | None:
@@ -49,37 +60,20 @@ def compare(module: Any) -> str | None:
     return first_difference(module, scripts(module.__name__ == CHAT))
 
 
-def in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
-    """Run a function that needs an event loop in a thread of its own; return its result."""
-    kept: list[Any] = []
-
-    def target() -> None:
-        try:
-            kept.append((run(), None))
-        except BaseException as error:
-            kept.append((None, error))
-
-    thread = threading.Thread(target=target, name="fd_postproc trial", daemon=True)
-    thread.start()
-    thread.join(3 * _SCRIPTS_WAIT_S)
-    if not kept:
-        raise TimeoutError("the trial does not end")
-    value, error = kept[0]
-    if error is not None:
-        raise error
-    return value
-
-
-def _first_difference(module: Any, blocks: Blocks, tried: list[Script]) -> str | None:
-    with in_use(module, blocks):
-        return _difference_in_use(module, blocks, tried)
-
-
-def _difference_in_use(module: Any, blocks: Blocks, tried: list[Script]) -> str | None:
+def _difference_in_use(
+    module: Any,
+    blocks: Blocks,
+    tried: list[Script],
+    progress: Callable[[int, int], None],
+    went_on: Callable[[], None],
+) -> str | None:
     stock = Side(module, Blocks())
     ours = {"": Side(module, blocks), ", packed": Side(module, blocks, packed=True)}
     failed = 0
-    for script in tried:
+    for number, script in enumerate(tried):
+        if number % 50 == 0:
+            progress(number, len(tried))
+        went_on()
         for stream in (True, False):
             expected = _outcome(stock, script, stream)
             failed += expected[0] == FAILED
@@ -140,11 +134,10 @@ class Side:
 
     def run(self, script: Script, stream: bool) -> list[str]:
         """The chunks of an answer; both kinds of JSON if it is not streamed."""
-        loop = asyncio.new_event_loop()
-        with contextlib.ExitStack() as stack, contextlib.closing(loop):
+        with contextlib.ExitStack() as stack, Loop() as loop:
             for change in self._changes:
                 stack.enter_context(mock.patch.object(*change))
-            return loop.run_until_complete(asyncio.wait_for(self._answer(script, stream), _SCRIPTS_WAIT_S))
+            return loop.run_until_complete(asyncio.wait_for(self._answer(script, stream), _SCRIPT_WAITS_S))
 
     async def _answer(self, script: Script, stream: bool) -> list[str]:
         handler = object.__new__(self.cls)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fd_postproc.fastdeploy import gate
 from tools.accept import reading
-from tools.accept.__main__ import SOCKET
+from tools.accept.accepting import SOCKET
 
 FILE = "fastdeploy/output/token_processor.py"
 SHOWN = (

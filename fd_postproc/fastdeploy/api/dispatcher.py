@@ -106,7 +106,7 @@ class Dispatcher:
         export("unhealthy", "reason", "dispatcher", False)
         api_log().info("fd_postproc: healthy again: the dispatcher receives results")
 
-    # ---- our loop, in the place of FastDeploy's
+    # ---- our loop, instead of FastDeploy's
 
     async def run(self) -> None:
         """Read messages and hand out their groups, as long as the manager runs."""

@@ -18,6 +18,7 @@ from ...patience import STEP_S
 from ...process_stat import cpu_seconds, process_stat
 from ...queues import queue_id_from_env
 from . import fast_paths
+from .delivery.sending import sends_batches
 from .delivery.wake_up import WakeUp
 from .health.liveness import BUSY, Health, Liveness, Sight
 from .health.outflow import Outflow, Outlet
@@ -121,6 +122,8 @@ class Lifecycle(Sockets):
             return f"with {API}=0 the API server takes no joined results"
         if getattr(self.fd.envs, "FD_USE_HF_TOKENIZER", False):
             return "with FD_USE_HF_TOKENIZER=1 the API server takes no joined results"
+        if not sends_batches(self.fd.envs):
+            return "FastDeploy sends each result by itself (ZMQ_SEND_BATCH_DATA=0, or the internal adapter)"
         if not self.delivery.is_installed or not self.delivery.handover_in(self.cached_generated_tokens):
             return "FastDeploy's own code sends the results"
         return ""

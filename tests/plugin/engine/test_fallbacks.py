@@ -85,7 +85,7 @@ def test_a_put_that_raises_is_the_schedulers(times, plan, delivery, engine, monk
 
 
 class RaisesOnce(UserList):
-    """What lies in the scheduler's table in the place of a list, and refuses the first append."""
+    """What lies in the scheduler's table instead of a list, and refuses the first append."""
 
     refuses = True
 

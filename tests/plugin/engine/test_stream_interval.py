@@ -14,6 +14,7 @@ import pytest
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import END
+from tests.lib.rows import each
 from tests.lib.step_replay.traces import Trace, trace_names
 
 pytestmark = pytest.mark.framework
@@ -280,12 +281,14 @@ def test_requests_that_never_end_are_forgotten(services):
     assert 0 < sum(kept) < 2000
 
 
-@pytest.mark.parametrize("name", ["FD_POSTPROC_API", "FD_USE_HF_TOKENIZER"])
+@each("name", ["FD_POSTPROC_API", "FD_USE_HF_TOKENIZER", "ZMQ_SEND_BATCH_DATA"])
 def test_it_is_off_where_the_engine_knows_that_nothing_takes_results_apart(name, rig_of, log, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
-    monkeypatch.setenv(name, str(int(name != "FD_POSTPROC_API")))
+    on = name == "FD_USE_HF_TOKENIZER"
+    monkeypatch.setenv(name, str(int(on)))
     processor = rig_of("plain").processor
-    monkeypatch.setattr(processor.fd.envs, "FD_USE_HF_TOKENIZER", name != "FD_POSTPROC_API", raising=False)
+    if name != "FD_POSTPROC_API":
+        monkeypatch.setattr(processor.fd.envs, name, on, raising=False)
     assert name in processor._why_not_joined()
 
 

@@ -59,7 +59,7 @@ class HealthWatch:
         objects = {"token processor": processor, "delivery": processor.cached_generated_tokens}
         changes = self._code.look(**objects)
         for text in changes:
-            processor.recorder.event(Kind.STOOD_ASIDE, text=text)
+            processor.recorder.event(Kind.FELL_BACK, text=text)
 
     def _look(self, processor: Any) -> None:
         verdict, before = processor.verdict(), self._verdict
