@@ -1,6 +1,6 @@
 """This module reads the status of the model's weights in shared memory, which every chunk asks for.
 
-FastDeploy takes an item of a NumPy array and compares it by NumPy, which is a dozen times as long as the read.
+FastDeploy takes an item of a NumPy array and compares it by NumPy, which takes a dozen times as long.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_every_value_is_msgpacks(value, single):
 
 
 def test_maps_with_the_keys_of_earlier_ones():
-    """The same keys in their order, another one, fewer, in another order: as msgpack, each a map of its own."""
+    """The same keys, another one, fewer, in another order: as msgpack, each a map of its own."""
     draw = random.Random(604)
     names = [*"abcdefghij", "ä", "k" * 31, "l" * 40, *LAZY]
     first = draw.sample(names, 9)
