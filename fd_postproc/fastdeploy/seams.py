@@ -384,6 +384,17 @@ _ROWS = (
         "FastDeploy's own method answers; nobody watches the engine",
     ),
     Seam(
+        "api weights",
+        API,
+        (_CLIENT,),
+        ("EngineClient.check_model_weight_status",),
+        "api.weight_status:install",
+        "That the status is the first item of a NumPy array in one dimension.",
+        "before each chunk the status of the weights is read from memory, not by NumPy",
+        "FastDeploy's own method reads it",
+        ("EngineClient.check_model_weight_status",),
+    ),
+    Seam(
         "api start",
         API,
         (_CLIENT,),

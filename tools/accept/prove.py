@@ -12,8 +12,10 @@ import random
 import time
 from types import SimpleNamespace
 
+import numpy
+
 from fd_postproc.fastdeploy import gate
-from fd_postproc.fastdeploy.api import connections, unpacking
+from fd_postproc.fastdeploy.api import connections, unpacking, weight_status
 from fd_postproc.fastdeploy.contract import contract_gap
 from fd_postproc.fastdeploy.engine.delivery import sending
 from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
@@ -208,6 +210,19 @@ class _Messages:
         ]
 
 
+def weights(cls):
+    """Whether the status is read as FastDeploy's own method reads it, while it changes."""
+    stock = vars(cls)[weight_status.METHOD]
+    ours = weight_status._replacement(stock)
+    for status in (numpy.zeros([1], numpy.int32), numpy.zeros([3], numpy.int64)):
+        client = SimpleNamespace(model_weights_status_signal=SimpleNamespace(value=status))
+        for status[0] in (0, -1, 2, -3, 1):
+            told, right = ours(client), stock(client)
+            if told is not right:
+                return f"{told!r} of {status[0]}, not {right!r}"
+    return SAME
+
+
 TEXT_NAMES = {
     *(
         "envs",
@@ -337,6 +352,9 @@ def proven(parts, rounds, progress):
         progress("dispatcher", 0, 1)
         utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
         told |= dict.fromkeys(DISPATCHER, _told(dispatcher, utils))
+    if "api weights" in wanted:
+        client = importlib.import_module("fastdeploy.entrypoints.engine_client").EngineClient
+        told["api weights"] = _told(weights, client)
     for seam in wanted & {*TEXTS}:
         told[seam] = _told(names, seam)
     told["streams"] = SAME

@@ -472,6 +472,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
 
     ids2tokens.go_back = go_back  # type: ignore[attr-defined]
     ids2tokens.guard = guard  # type: ignore[attr-defined]
+    ids2tokens.ways_of = ways_of  # type: ignore[attr-defined]
     ids2tokens.advance = advance  # type: ignore[attr-defined]
     ids2tokens.holds_text = holds_text  # type: ignore[attr-defined]
     ids2tokens.split = split  # type: ignore[attr-defined]
