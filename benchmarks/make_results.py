@@ -162,6 +162,8 @@ def main():
         charts.draw(recorded(), PICTURES)
         return
     source = options.source
+    if source is not None and not source.exists():
+        parser.error(f"--from {source}: no such file; python -m benchmarks --json FILE makes one")
     with tempfile.TemporaryDirectory() as folder:
         if source is None:
             source = Path(folder, "timings.json")

@@ -21,8 +21,8 @@ fd_postproc changes FastDeploy while it runs, in three kinds of processes. This 
 change. `python docs/generate_seams.py` makes it from `fd_postproc/fastdeploy/seams.py`, which also
 says what takes each one's place, and what is checked besides the code.
 
-* Modules are below `fastdeploy`. A name that begins with a dot or colon is of the same class or module
-  as the one before it.
+* Modules are below `fastdeploy`. A name that begins with a dot or a colon is of the same class or
+  module as the one before it.
 * Without "Replaced", FastDeploy's own stays, and is called less often.
 * Each replacement is used where the code of all functions behind "Stands for", and the values behind
   "Data", are known ([how](fastdeploy.md#what-it-does)). Where one is new, FastDeploy's own stays.

@@ -19,6 +19,7 @@ has "severity", "code" (stays the same when texts change), "seconds_ago", "time"
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -197,8 +198,9 @@ def _knowing(request: str) -> str:
     """The newest engine's file that has a request; the newest file if none does."""
     heads = _engines()
     for head in heads:
-        if story_of(Picture(read(head.name), now()), request) is not None:
-            return head.name
+        with contextlib.suppress(FileNotFoundError):  # files of ended runs are removed meanwhile
+            if story_of(Picture(read(head.name), now()), request) is not None:
+                return head.name
     return heads[0].name
 
 

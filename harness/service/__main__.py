@@ -7,35 +7,46 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from . import (
-    cases,
-    faults,
-    measure,
-    pair_faults,
-    pairs,
-    pauses,
-    ranks,
-    reading,
-    rollouts,
-    streams,
-    thinking,
-    watch,
-    wrapped,
-)
-from .namespace import DEFAULT, RAISED, Namespace
-from .server import CHANNELS, Service
+try:
+    from . import (
+        cases,
+        faults,
+        measure,
+        pair_faults,
+        pairs,
+        pauses,
+        ranks,
+        reading,
+        rollouts,
+        streams,
+        thinking,
+        watch,
+        wrapped,
+    )
+    from .namespace import DEFAULT, RAISED, Namespace
+    from .server import CHANNELS, Service
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing}: pip install -r tests/fastdeploy-requirements.txt into this Python")
 
 LIMITS = {"default": DEFAULT, "raised": RAISED}
 
 
+def _tree(text: str) -> Path:
+    if not Path(text, "fastdeploy").is_dir():
+        raise argparse.ArgumentTypeError(f"{text} holds no folder fastdeploy: name a FastDeploy source tree")
+    return Path(text)
+
+
 def main() -> int:
     arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends what was started
     with contextlib.ExitStack() as stack:
         folder = arguments.folder
         if folder is None:
@@ -469,21 +480,8 @@ def _parser() -> argparse.ArgumentParser:
     rolled.add_argument("--seconds", type=float, default=30.0, help="of each measurement")
     rolled.add_argument("--json", type=Path, help="also write this file")
     rolled.set_defaults(run=_rollouts)
-    for command in (
-        serve,
-        asked,
-        wrong,
-        watched,
-        paired,
-        of_ranks,
-        broken,
-        timed,
-        served,
-        thinks,
-        rolled,
-        traced,
-    ):
-        command.add_argument("--tree", type=Path, required=True, help="folder that holds fastdeploy/")
+    for command in serve, asked, wrong, watched, paired, of_ranks, broken, timed, served, thinks, rolled:
+        command.add_argument("--tree", type=_tree, required=True, help="folder that holds fastdeploy/")
         command.add_argument("--folder", type=Path, help="keep logs here")
     return parser
 

@@ -18,6 +18,8 @@ from .server import Service
 WAYS = ("wraps", "wrapt", "class", "patch")
 """How the functions are wrapped, as the shim's `wrapping` does it."""
 
+_POLLED = "LocalScheduler.get_results"  # as often as the service is idle
+
 ALL = "all"
 """Name of all seams at once."""
 
@@ -119,8 +121,9 @@ def _calls(folder: Path, wrapped: list[str]) -> dict[str, int]:
 
 
 def _is_fewer(function: str, off: dict[str, Any], on: dict[str, Any]) -> bool:
-    """Whether it is called less often; a tenth is left to loops that ask the clock."""
-    return on["calls"][function] < 0.9 * off["calls"][function]
+    """Whether it is called less often, beyond what the clock decides: how many results a batch holds."""
+    least = 1 if function.endswith(_POLLED) else off["calls"][function] / 2
+    return on["calls"][function] < min(least, off["calls"][function])
 
 
 def _is_named(function: str, log: str) -> bool:

@@ -217,6 +217,16 @@ def test_files_of_another_user_are_named(run, folder):
         assert (status, "nobody" in err) == (1, True)
 
 
+def test_a_file_that_is_removed_meanwhile_is_passed_over(run, recorder, folder, monkeypatch):
+    """Another process's start removes files of ended runs."""
+    heads = explain._engines()
+    monkeypatch.setattr(
+        explain, "_engines", lambda: [SimpleNamespace(name=str(folder / "gone.flight")), *heads]
+    )
+    status, out, err = run("explain", "chat-1")
+    assert (status, err) == (0, ""), out
+
+
 def test_a_request_that_nobody_knows_and_messages_that_were_not_kept(run, recorder):
     status, _, err = run("explain", "chat-2")
     assert (status, "does not know request chat-2" in err) == (1, True)

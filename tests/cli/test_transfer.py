@@ -49,6 +49,12 @@ def test_frames_are_not_replayed_under_another_channel(run, queue, tmp_path):
     assert take_all(queue) == [(frame, 2)]
 
 
+def test_a_folder_is_no_recording(run, queue, tmp_path):
+    for force in ([], ["--force"]):
+        status, _, err = run("record", key_of(queue), tmp_path, *force)
+        assert (status, "is a folder" in err) == (1, True)
+
+
 def test_nothing_is_taken_for_a_closed_standard_output(queue, tmp_path):
     queue.send(b"x")
     shell = ["sh", "-c", 'exec "$@" >&-', "sh", FD_POSTPROC, "record", key_of(queue), "-", "--count", "1"]

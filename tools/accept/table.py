@@ -71,4 +71,9 @@ def _git(repository, *arguments):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) < 3 or not all("=" in one for one in sys.argv[2:]):
+        sys.exit(__doc__)
+    try:
+        main(*sys.argv[1:])
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"{' '.join(failed.cmd[:4])}: {failed.stderr.strip()}")
