@@ -121,10 +121,11 @@ def _template(stock: Any, view_of: Callable[[Any], Any]) -> dict[str, Any]:
 def _tried(stock: Any, view_of: Callable[[Any], Any], text: str, ids: list[int]) -> dict[str, Any]:
     """What the method adds to the outputs of a canned result, without the text."""
     view = view_of(lambda token_ids, task_id: (text, [*token_ids], ""))
-    result = {"finished": False, "request_id": "chatcmpl-trial_0", "outputs": {"token_ids": [*ids]}}
+    outputs: dict[str, Any] = {"token_ids": [*ids]}
+    result = {"finished": False, "request_id": "chatcmpl-trial_0", "outputs": outputs}
     told = stock(view, result, stream=True, include_stop_str_in_output=False, request=None)
-    outputs = result.pop("outputs")
-    if told is not result or result != {"finished": False, "request_id": "chatcmpl-trial_0"}:
+    expected = {"finished": False, "request_id": "chatcmpl-trial_0", "outputs": outputs}
+    if told is not result or result != expected or result["outputs"] is not outputs:
         raise NotPlain("the method changes more than the outputs")
     if outputs.pop("token_ids") != ids or any(outputs.get(name) != text for name in _TEXTS):
         raise NotPlain("the method does more than take the text")

@@ -4,8 +4,8 @@
 
 Each file that is included here has one idea: notes, numbers as serialisers print them, the buffer that is
 written into, what every stand-in can do, a text that grows, texts of token ids made once, results out of
-msgpack, their maps, arrays, answers in pieces, log-probabilities of chat, of completion and of the prompt, stand-ins for
-models of pydantic, new text out of new token ids, and the wait for a result.
+msgpack, maps with known keys, arrays, answers in pieces, log-probabilities of chat, of completion and of the
+prompt, stand-ins for models of pydantic, new text out of new token ids, and the wait for a result.
 """
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
