@@ -167,7 +167,7 @@ class Delivery:
                     break
                 self.round(engine)
                 self.api_processes.look(engine, self.sending.names["envs"])  # type: ignore[union-attr]
-            except BaseException as error:  # such as SystemExit, of which a thread ends without a word
+            except (Exception, SystemExit) as error:  # of which a thread ends without a word
                 guard.failed(error)
             else:
                 guard.worked()

@@ -81,7 +81,7 @@ class Receiving(Steps):
             while not self._stopping:
                 try:
                     next_round(stages)
-                except BaseException as error:  # such as SystemExit, of which a thread ends without a word
+                except (Exception, SystemExit) as error:  # of which a thread ends without a word
                     self._lose(error)
                 if not reporter.has_news:
                     reporter.notify()
