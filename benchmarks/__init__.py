@@ -8,7 +8,6 @@
 * ``TAIL``, optional: true if the slowest calls matter,
 * ``notes(compared)``, optional: what the results say as a whole, a line each, printed under the table,
 * ``load()``, optional: imports what the contenders need, once for all of them,
-* ``PLACE``, optional: questions with another one share no process with it,
 * ``comparisons(quick)``, the `Comparison`s to make.
 
 A contender is a function that builds its input, checks that its own answer is right, and returns a
@@ -17,11 +16,8 @@ contenders of one comparison timed in turn, round after round; ``report.py`` pri
 where a step's time goes.
 """
 
-QUESTIONS = (
-    *("receive", "gets", "save", "endtoend"),
-    *("step", "engine", "delivery", "sockets", "gc", "api", "thinking", "rollouts", "writes"),
-)
-QUEUE_QUESTIONS = ("receive", "gets", "save", "endtoend", "engine", "delivery")
+QUESTIONS = ("receive", "save", "step", "engine", "delivery", "api")
+QUEUE_QUESTIONS = ("receive", "save", "engine", "delivery")
 """Those that run in an IPC namespace of their own."""
 QUICK_ROUNDS = 3
 FULL_ROUNDS = 5

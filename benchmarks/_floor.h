@@ -12,7 +12,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 
 #include "fd_postproc/headers/block.h"
 
@@ -111,47 +110,6 @@ static inline PyObject *flr_lists(const fdw_block *b, Py_ssize_t batch, Py_ssize
     PyTuple_SET_ITEM(out, 1, scores);
     PyTuple_SET_ITEM(out, 2, ranks);
     return out;
-}
-
-/* The arrays of a compact frame with logprobs -> what a get op's tensors hold after it.  A row is `row` elements
- * long there and a slot `slot` rows; ids begin at element `first`. */
-typedef struct {
-    int64_t *tokens;
-    float *scores;
-    int64_t *ranks;
-    int32_t first, row, slot;
-    int32_t header[3];
-    int32_t words;
-} flr_tensors;
-
-static inline void flr_spread(const flr_shape *s, const uint8_t *arrays, const flr_tensors *to)
-{
-    const int32_t *counts = (const int32_t *)arrays;
-    const int32_t *ids = counts + s->batch;
-    const float *scores = (const float *)(ids + (int64_t)s->rows * s->cols);
-    const int32_t *ranks = (const int32_t *)(scores + (int64_t)s->rows * s->cols);
-    for (int32_t k = 0; k < to->words; k++)
-        to->tokens[k] = to->header[k];
-    for (int32_t i = 0; i < s->batch; i++) {
-        if (to->slot > 1)
-            to->tokens[to->words + i] = counts[i];
-        for (int32_t j = 0; j < counts[i]; j++) {
-            const int64_t at = (int64_t)to->row * (to->slot * i + j);
-            for (int32_t k = 0; k < s->cols; k++)
-                to->tokens[to->first + at + k] = ids[k];
-            memcpy(to->scores + at, scores, 4 * (size_t)s->cols);
-            to->ranks[to->slot * i + j] = *ranks++;
-            ids += s->cols;
-            scores += s->cols;
-        }
-    }
-}
-
-/* Two pieces in one call; whether the socket took all of them. */
-static inline int flr_writev(int socket, const char *head, size_t head_size, const char *body, size_t body_size)
-{
-    struct iovec pieces[2] = {{(void *)head, head_size}, {(void *)body, body_size}};
-    return writev(socket, pieces, 2) == (ssize_t)(head_size + body_size);
 }
 
 #endif

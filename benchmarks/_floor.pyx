@@ -13,7 +13,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fd_postproc.headers.pack cimport fdp_source
-from fd_postproc.headers.sysv cimport fds_put_wait, fds_take, fds_wait
+from fd_postproc.headers.sysv cimport fds_put_wait, fds_take
 from fd_postproc.headers.wire cimport (
     FDW_LEGACY, FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in,
     fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout, fdw_tensors,
@@ -28,19 +28,8 @@ cdef extern from "_floor.h":
         int32_t cols
     void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
     void *flr_words(const flr_shape *s, const uint8_t *data) nogil
-    bint flr_writev(int socket, const char *head, size_t head_size, const char *body, size_t body_size) nogil
     object flr_counted(object call)
     object flr_lists(const fdw_block *b, Py_ssize_t batch, Py_ssize_t cols)
-    ctypedef struct flr_tensors:
-        int64_t *tokens
-        float *scores
-        int64_t *ranks
-        int32_t first
-        int32_t row
-        int32_t slot
-        int32_t header[3]
-        int32_t words
-    void flr_spread(const flr_shape *s, const uint8_t *arrays, const flr_tensors *to) nogil
 
 cdef extern from "_stock.h" nogil:
     int stk_save_output(int msqid, const fdp_source *inputs)
@@ -268,18 +257,14 @@ cdef class StockGet:
         As large as the channel's get op wants them: int64 tokens, and where the channel has them float32
         scores and int64 ranks.
     msqid : int
-    wait : bool, optional
-        Wait for a message.
     """
 
     cdef fdw_tensors to
     cdef tuple tensors  # owns what `to` points to
     cdef int channel
     cdef int msqid
-    cdef bint wait
 
-    def __init__(self, channel, tuple tensors not None, int msqid, bint wait=False):
-        self.wait = wait
+    def __init__(self, channel, tuple tensors not None, int msqid):
         self.tensors = tensors
         self.channel = _CHANNELS[channel]
         self.msqid = msqid
@@ -293,66 +278,13 @@ cdef class StockGet:
         cdef int64_t got
         with nogil:
             if self.channel == FDW_PLAIN:
-                got = stk_get_output(self.msqid, &self.to, self.wait)
+                got = stk_get_output(self.msqid, &self.to, False)
             elif self.channel == FDW_TOPK:
-                got = stk_get_output_topk(self.msqid, &self.to, self.wait)
+                got = stk_get_output_topk(self.msqid, &self.to, False)
             elif self.channel == FDW_SPEC:
-                got = stk_speculate_get_output(self.msqid, &self.to, self.wait)
+                got = stk_speculate_get_output(self.msqid, &self.to, False)
             else:
-                got = stk_speculate_get_output_topk(self.msqid, &self.to, self.wait)
-        return got
-
-
-@cython.final
-cdef class Spreader:
-    """Takes a compact frame and spreads its arrays over a get op's tensors.
-
-    Parameters
-    ----------
-    step : Step
-        What the frame holds; on a channel with logprobs.
-    tensors : tuple of numpy.ndarray
-        Tokens, scores, ranks.
-    header : tuple of int
-        The first elements of the token tensor.
-    arrays : int
-        Where in the payload the arrays begin.
-    msqid, capacity : int
-        Queue, and payload bytes of the frame.
-    """
-
-    cdef flr_shape shape
-    cdef flr_tensors to
-    cdef tuple tensors
-    cdef int64_t arrays
-    cdef _Buffer buffer
-
-    def __init__(self, step, tuple tensors not None, tuple header not None, int64_t arrays, int msqid,
-                 int64_t capacity):
-        cdef bint speculative = step.channel == "spec_topk"
-        self.shape.batch = step.batch
-        self.shape.rows = step.rows
-        self.shape.cols = step.cols
-        self.tensors = tensors
-        self.arrays = arrays
-        self.buffer = _Buffer(msqid, capacity)
-        self.to.tokens = <int64_t *><uintptr_t>tensors[0].__array_interface__["data"][0]
-        self.to.scores = <float *><uintptr_t>tensors[1].__array_interface__["data"][0]
-        self.to.ranks = <int64_t *><uintptr_t>tensors[2].__array_interface__["data"][0]
-        self.to.words = len(header)
-        for k, word in enumerate(header):
-            self.to.header[k] = word
-        self.to.slot = 6 if speculative else 1
-        self.to.row = 21 if speculative else step.cols
-        self.to.first = 3 + 512 if speculative else 2
-
-    def get(self):
-        """Take a frame.  Returns its payload bytes, or minus errno."""
-        cdef int64_t got
-        with nogil:
-            got = self.buffer.take()
-            if got >= 0:
-                flr_spread(&self.shape, self.buffer.payload() + self.arrays, &self.to)
+                got = stk_speculate_get_output_topk(self.msqid, &self.to, False)
         return got
 
 
@@ -408,13 +340,6 @@ cdef class Drain:
             n = self.buffer.take()
         return n
 
-    def wait(self):
-        """The same, once there is one."""
-        cdef int64_t n
-        with nogil:
-            n = fds_wait(self.buffer.msqid, self.buffer.message, self.buffer.capacity, -1)
-        return n
-
     def take_copy(self):
         """The same, with the payload copied into a block of memory and that freed."""
         cdef int64_t n
@@ -430,15 +355,6 @@ cdef class Drain:
     def taken(self, Py_ssize_t n):
         """(payload, mtype) of the last message, whose length was n."""
         return PyBytes_FromStringAndSize(<const char *>self.buffer.payload(), n), self.buffer.message[0]
-
-
-def write_each(list sockets not None, bytes head not None, bytes body not None):
-    """Write two pieces to each socket with ``writev``; how many took all of them."""
-    cdef int written = 0
-    cdef Py_ssize_t head_size = len(head), body_size = len(body)
-    for socket in sockets:
-        written += flr_writev(socket, <const char *>head, head_size, <const char *>body, body_size)
-    return written
 
 
 def counted(call):

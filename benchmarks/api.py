@@ -158,7 +158,7 @@ def _ours() -> Any:
 
 
 def _stood_in(parts: Any, models: Any) -> Any:
-    """Ours in the place of some classes."""
+    """Ours instead of some classes."""
     from fd_postproc.fastdeploy.api.chunks._chunks import Texts, chat_logprobs, completion_logprobs
     from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
     from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling

@@ -6,8 +6,6 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from . import engine, processors
 from .cases import Case
 from .report import OURS, by_question, seconds
@@ -15,6 +13,13 @@ from .runner import Compared, Found
 
 MISSING = "pictures need matplotlib: pip install 'fd-postproc[bench]' (or: pip install matplotlib)"
 BLUE = "#1f5fa8"
+COLOURS = (
+    *("#444444", "#e8c15a", "#7d7d7d", "#cfcfcf", "#d98248"),
+    *("#b9a2d0", "#e3a5a5", "#8fbf8f", "#c7b299", "#a0a0a0"),
+)
+"""One for each part: neighbours differ in hue and in brightness, and none is ours."""
+NARROW_S = 2e-3
+"""Seconds of a part whose bar has no room for a number."""
 
 
 def require_matplotlib() -> None:
@@ -122,7 +127,7 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
     pyplot = importlib.import_module("matplotlib.pyplot")
     figure, panel = pyplot.subplots(figsize=(11, 0.9 + 1.1 * len(measured)))
     names_of_parts = list(parts(measured[0], names[0]))
-    shades = dict(zip(names_of_parts, _shades(len(names_of_parts)), strict=True))
+    shades = dict(zip(names_of_parts, COLOURS, strict=False))
     longest, ticks = 0.0, {}
     for group, one in enumerate(measured):
         medians = whole.get(one.case.removesuffix(", parts"), {})
@@ -138,13 +143,14 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
             words = _words(one.case.removesuffix(", parts")).replace("\n", " ")
             ticks[place] = f"{words}\n{name}" if name != OURS else name
     for part, colour in shades.items():
-        panel.barh(0, 0, color=colour, label=part)
+        if part != engine.GET:  # too narrow to be seen
+            panel.barh(0, 0, color=colour, label=part)
     panel.set_yticks(list(ticks), list(ticks.values()))
     panel.invert_yaxis()
     panel.set_xlim(0, 1e3 * longest * 1.12)
     panel.grid(axis="y", visible=False)
     panel.set_xlabel("ms of one step, both on one scale")
-    figure.legend(loc="outside lower center", ncols=5, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9)
     figure.suptitle(
         "What the engine process spends on a step, from the message to the client's bytes",
         x=0.01,
@@ -154,19 +160,15 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
     return figure
 
 
-def _shades(number: int) -> list[str]:
-    """Reds, from dark to light."""
-    from matplotlib.colors import to_hex
-
-    red = np.array([0.55, 0.16, 0.18])
-    return [to_hex(red + (1 - red) * 0.75 * k / max(number - 1, 1)) for k in range(number)]
-
-
 def _stacked(panel: Any, place: float, durations: dict[str, float], colours: dict[str, str]) -> None:
     """The parts of a step in one bar."""
     at = 0.0
     for part, took in durations.items():
         panel.barh(place, 1e3 * took, left=1e3 * at, color=colours[part], height=0.8)
+        if took > NARROW_S:
+            panel.text(
+                1e3 * (at + took / 2), place, f"{1e3 * took:.0f}", ha="center", va="center", fontsize=9
+            )
         at += took
 
 

@@ -120,7 +120,7 @@ def loaded(name: str, module: Any, case: LoadCase) -> Load:
     """A token processor with a full batch, whose results have been compared with the message."""
     cls = processor_class(name, module)
     load = Load(module, cls, case)
-    check(isinstance(load.processor, cls), "the plug-in stood aside: FastDeploy's own class would be timed")
+    check(isinstance(load.processor, cls), "the plug-in fell back: FastDeploy's own class would be timed")
     load.processor.enable_draft_logprob = False  # a draft's results are given out, not added to a target's
     load.step()
     check(holds_message(load), "the results hold something else than the message")

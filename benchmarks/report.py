@@ -15,7 +15,7 @@ from .runner import Compared, Found, Result
 
 OURS = "fd_postproc"
 INDENT, PADDING = "  ", 3
-LEAST = ("objects", "best", "bytes", "longest", "in gc", "spread")
+LEAST = ("objects", "best", "bytes", "longest", "spread")
 """Columns that a narrow terminal can do without, the first to go first."""
 
 
@@ -60,8 +60,6 @@ def columns(question: str, before: dict[tuple[str, str, str], Result] | None = N
             Column("p99", lambda one, _: seconds(one.percentile(0.99))),
             Column("p99.9", lambda one, _: seconds(one.percentile(0.999))),
             Column("longest", lambda one, _: seconds(one.longest)),
-            Column("longest gc", lambda one, _: _fact(one, "gc_longest")),
-            Column("in gc", lambda one, _: _share_in_gc(one)),
         ]
     else:
         shown += [
@@ -93,17 +91,6 @@ def _ratio(one: Result | None, other: Result | None, unit: str = "") -> str:
 
 def _since(now: Result, then: Result | None) -> str:
     return f"{now.median / then.median:.2f}" if then else ""
-
-
-def _fact(result: Result, name: str) -> str:
-    return seconds(result.facts[name]) if result.facts.get(name) else "none"
-
-
-def _share_in_gc(result: Result) -> str:
-    timed = sum(result.values) + sum(
-        sum(value for _, value in run.warmups) for run in result.benchmark.get_runs()
-    )
-    return f"{100 * result.facts.get('gc_total', 0) / timed:.1f} %"
 
 
 def by_question(found: Found) -> dict[str, list[Compared]]:

@@ -252,7 +252,7 @@ def _place(question: str) -> str:
     """
     module = importlib.import_module(f"{__package__}.{question}")
     if hasattr(module, "load"):
-        return getattr(module, "PLACE", "beside FastDeploy's classes")
+        return "beside FastDeploy's classes"
     return "with queues" if question in QUEUE_QUESTIONS else ""
 
 

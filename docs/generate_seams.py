@@ -21,14 +21,16 @@ fd_postproc changes FastDeploy while it runs, in three kinds of processes. This 
 change. `python docs/generate_seams.py` makes it from `fd_postproc/fastdeploy/seams.py`, which also
 says what takes each one's place, and what is checked besides the code.
 
-* Where no name stands behind "Replaced", FastDeploy's own is called less often, and stays.
-* Each replacement is used where the code of all functions behind "Stands for" is known, statement
-  by statement ([how](fastdeploy.md#what-it-does)). Where one is new, FastDeploy's own stays.
+* Modules are below `fastdeploy`. A name that begins with a dot or a colon is of the same class or
+  module as the one before it.
+* Without "Replaced", FastDeploy's own stays, and is called less often.
+* Each replacement is used where the code of all functions behind "Stands for", and the values behind
+  "Data", are known ([how](fastdeploy.md#what-it-does)). Where one is new, FastDeploy's own stays.
 * The log says at start-up what is used and what is left, `fd-postproc doctor` before it.
 * The gauge `fd_postproc_fast_path{path="NAME"}` is 1 where ours is used, and 0 where it is left.
   `token processor`, `api chunks`, `save ops`, `streams` have none, but `fd_postproc_active`.
 * `FD_POSTPROC_DISABLE=1` turns off everything, `FD_POSTPROC_API=0` the API server's side alone.
-* When a token processor stops, what it put into FastDeploy's classes is taken out again.
+* When a token processor stops, it restores what it has replaced in FastDeploy's classes.
 
 ## Where one of ours raises
 
@@ -57,11 +59,26 @@ def entry(seam):
     gain = seam.gain[0].upper() + seam.gain[1:]
     yield from textwrap.wrap(f"{gain}.", 100)
     yield ""
-    yield item("FastDeploy's", ", ".join(f"`{one}`" for one in seam.modules))
+    yield item("FastDeploy's", names(one.removeprefix("fastdeploy.") for one in seam.modules))
     if seam.places:
-        yield item("Replaced", ", ".join(f"`{one}`" for one in seam.places))
-    if seam.stands_for:
-        yield item("Stands for", ", ".join(f"`{one}`" for one in seam.stands_for))
+        yield item("Replaced", names(seam.places))
+    functions = [one for one in seam.stands_for if not one.startswith("=")]
+    data = [one[1:] for one in seam.stands_for if one.startswith("=")]
+    if functions:
+        yield item("Stands for", names(functions))
+    if data:
+        yield item("Data", names(data))
+
+
+def names(places):
+    """Names in a row, each without the module or class that it shares with the one before."""
+    shown, before = [], ""
+    for one in places:
+        end = max(one.rfind("."), one.rfind(":"))
+        owner = one[: max(end, 0)]
+        shown.append(f"`{one[end:]}`" if owner and owner == before else f"`{one}`")
+        before = owner
+    return ", ".join(shown)
 
 
 def item(name, text):

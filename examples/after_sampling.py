@@ -58,6 +58,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or not all(one.isdigit() for one in sys.argv[1:2]):
         sys.exit(__doc__)
     main()

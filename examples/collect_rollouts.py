@@ -49,6 +49,6 @@ def main(address: str, rollouts: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or not all(one.isdigit() for one in sys.argv[2:3]):
         sys.exit(__doc__)
     main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 256)

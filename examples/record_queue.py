@@ -29,7 +29,7 @@ def show(path: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 4:
+    if len(sys.argv) < 4 or not sys.argv[1].isdigit() or sys.argv[2] not in CHANNELS:
         sys.exit(__doc__)
     record(int(sys.argv[1]), CHANNELS[sys.argv[2]], sys.argv[3])
     show(sys.argv[3])

@@ -47,6 +47,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 3 or not all(one.isdigit() for one in sys.argv[1:3]):
         sys.exit(__doc__)
     main()

@@ -49,6 +49,14 @@ class Variable:
         """The current value; the ValueError of an invalid one names it, and says what is valid."""
         return self.of(self.text)
 
+    def valid(self, report: Callable[[str], None]) -> Any:
+        """The current value; the default if that is invalid, with a sentence for `report`."""
+        try:
+            return self.value
+        except ValueError as error:
+            report(f"fd_postproc: {error}; the default holds")
+            return self._usual
+
     @property
     def complaint(self) -> str:
         """The error in its current text; empty if it is valid."""
@@ -191,13 +199,16 @@ def _period(text: str) -> float:
     return seconds
 
 
-def _silence(text: str) -> float:
-    if text.strip().lower() in ("0", "off"):
-        return math.inf
-    seconds = float(text)
-    if not seconds >= 0.1:
-        raise ValueError
-    return seconds
+def _seconds_or_off(least: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        if text.strip().lower() in ("0", "off"):
+            return math.inf
+        seconds = float(text)
+        if not seconds >= least:
+            raise ValueError
+        return seconds
+
+    return parse
 
 
 def _interval(text: str) -> tuple[int, float]:
@@ -211,7 +222,7 @@ def _interval(text: str) -> tuple[int, float]:
     return most, seconds
 
 
-def _record(file: str) -> dict[str, dict[str, str]]:
+def record_of(file: str) -> dict[str, dict[str, str]]:
     """The record in a file of `python -m tools.accept`, as `gate.unpacked` takes it."""
     if not file:
         return {}
@@ -268,7 +279,12 @@ API = Switch("FD_POSTPROC_API", "1")
 ENGINE_WATCHDOG = Switch("FD_POSTPROC_ENGINE_WATCHDOG", "1")
 MENDS = Switch("FD_POSTPROC_MENDS", "1")
 LOG_STATS = Variable("FD_POSTPROC_LOG_STATS", "", "is not a number of seconds above 0", _period)
-SILENCE = Variable("FD_POSTPROC_SILENCE", "4", "is not a number of seconds from 0.1, or off", _silence)
+SILENCE = Variable(
+    "FD_POSTPROC_SILENCE", "4", "is not a number of seconds from 0.1, or off", _seconds_or_off(0.1)
+)
+UNREACHABLE = Variable(
+    "FD_POSTPROC_UNREACHABLE", "off", "is not a number of seconds from 2, or off", _seconds_or_off(2)
+)
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)
 KEEP_STALE = Switch("FD_POSTPROC_KEEP_STALE")
 KEEP_POLLING = Switch("FD_POSTPROC_KEEP_POLLING", safe=True)
@@ -280,7 +296,7 @@ STREAM_INTERVAL = Variable(
 )
 GC = Switch("FD_POSTPROC_GC", "1")
 FASTDEPLOY = Variable("FD_POSTPROC_FASTDEPLOY")
-KNOWN = Variable("FD_POSTPROC_KNOWN", parse=_record)
+KNOWN = Variable("FD_POSTPROC_KNOWN", parse=record_of)
 FLIGHT = Variable(
     "FD_POSTPROC_FLIGHT",
     "8",

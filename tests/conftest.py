@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import gc
 import itertools
+import logging
 import os
 import random
 import signal
@@ -71,6 +72,16 @@ def fresh_metrics():
     reset = getattr(getattr(metrics, "main_process_metrics", None), "reset", None)
     if reset is not None:  # the double's
         reset()
+
+
+@pytest.fixture
+def caplog(caplog):
+    """Also what FastDeploy's loggers get: they stop propagating when a test is the first to import them."""
+    logger = logging.getLogger("fastdeploy")
+    logger.propagate = False
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class Replay:
         self._module, self._serial = module, 0
         self.processor = self._load.processor
         self._manager = Manager(self._task)
-        self.processor.resource_manager = self._manager  # in the place of the load's
+        self.processor.resource_manager = self._manager  # instead of the load's
         self.processor._recycle_resources = self._recycle
         self._failures: list[BaseException] = []
         give_up = self.processor.parts.ending.give_up

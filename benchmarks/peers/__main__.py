@@ -1,12 +1,15 @@
 """Measure the host's cost of a token in one engine or several, and write tables and picture.
 
-python -m benchmarks.peers vllm            its environment and its code: results.json
-python -m benchmarks.peers report          tables and picture, from results.json
+python -m benchmarks.peers fastdeploy vllm sglang    all take turns, each in its environment: results.json
+python -m benchmarks.peers report                    tables and picture, from results.json
+
+Contenders whose figures are compared are to be named together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -17,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import environments, results
+from . import environments, results, turns
 from .load import Load
 
 STREAMS, TOPS = (64, 256), (None, 0, 20)
@@ -30,10 +33,21 @@ def loads(streams: list[int]) -> list[Load]:
     return [Load(count, 2, top, texts) for count in streams for texts in (False, True) for top in TOPS]
 
 
-def play(engine: str, python: Path, some: list[Load], say: Any) -> Iterator[dict[str, Any]]:
-    """The rows of an engine; FastDeploy's in two processes, one without the plug-in and one with it."""
-    tree = os.environ.get(TREE, "").partition(":")[0]
-    for options in [{"plug_in": False}, {"plug_in": True}] if engine == "fastdeploy" else [{}]:
+class Player:
+    """An engine's process, which waits for its contenders' turns.
+
+    Parameters
+    ----------
+    engine : str
+    python : Path
+        The interpreter of its environment.
+    options : dict
+        For the engine's module: whether fd_postproc is loaded as FastDeploy's plug-in.
+    """
+
+    def __init__(self, engine: str, python: Path, options: dict[str, Any]) -> None:
+        tree = os.environ.get(TREE, "").partition(":")[0]
+        self.engine, self._options = engine, options
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -43,19 +57,61 @@ def play(engine: str, python: Path, some: list[Load], say: Any) -> Iterator[dict
         if engine == "fastdeploy" and tree:
             environment["PYTHONPATH"] = os.pathsep.join((str(SHIM), tree))
             environment |= {"FD_PLUGINS": "fd_postproc"} if options["plug_in"] else {}
-        command = [str(python), "-W", "ignore", "-m", f"{__package__}.play", engine]
-        command += [json.dumps([one.as_json() for one in some]), json.dumps(options)]
-        with tempfile.TemporaryFile() as errors, subprocess.Popen(
-            command, cwd=environments.ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process:  # fmt: skip
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("{"):
-                    yield json.loads(line)
-                    say(line.strip())
-            if process.wait():
-                errors.seek(0)
-                raise RuntimeError(errors.read().decode(errors="replace")[-1000:])
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed by `close`
+        self._process = subprocess.Popen(
+            [str(python), "-W", "ignore", "-m", f"{__package__}.play", engine],
+            cwd=environments.ROOT, env=environment, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+        )  # fmt: skip
+
+    def _ask(self, **what: Any) -> dict[str, Any]:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"{json.dumps(what)}\n")
+            return dict(json.loads(process.stdout.readline()))
+        except (OSError, ValueError):
+            process.kill()
+            process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace")[-1000:]
+            raise RuntimeError(f"{self.engine} gives no answer: {said}") from None
+
+    def begin(self, load: Load) -> dict[str, dict[str, Any]]:
+        """What each contender has to say when it is ready, by name."""
+        return self._ask(begin=load.as_json(), options=self._options)
+
+    def one_pass(self, name: str) -> dict[str, float]:
+        """A contender's next pass, as `turns.timed` gives it."""
+        return self._ask(**{"pass": name})
+
+    def end(self) -> dict[str, dict[str, Any]]:
+        """End the contenders of a load: what is known of each, by name."""
+        return self._ask(end=True)
+
+    def versions(self) -> dict[str, str]:
+        """Of what the engine's answers depend on."""
+        return self._ask(versions=True)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._errors.close()
+
+
+def rows_of(players: list[Player], load: Load, passes: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Engine and row of each contender at a load; they take turns."""
+    ready = {(player, name): told for player in players for name, told in player.begin(load).items()}
+    by_name = {name: player for (player, name), told in ready.items() if "left out" not in told}
+    found = turns.take_turns(by_name, lambda name: by_name[name].one_pass(name), passes)
+    summed = turns.summed_up(found, load.tokens)
+    ended = {player: player.end() for player in players}
+    for (player, name), told in ready.items():
+        more = ended[player].get(name, told) | summed.get(name, {})
+        yield player.engine, {"contender": name, "load": load.as_json(), **more}
 
 
 def machine() -> str:
@@ -66,23 +122,32 @@ def machine() -> str:
     return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
-def run(engine: str, arguments: argparse.Namespace) -> None:
-    """One engine: environment and code; what cannot be installed is left out with the reason."""
+def run(engines: list[str], arguments: argparse.Namespace) -> None:
+    """Measure engines, which take turns; what cannot be installed is left out with the reason."""
 
     def say(line: str) -> None:
         print(line[:200], file=sys.stderr, flush=True)
 
-    try:
-        python = environments.make(engine, arguments.environments)
-    except environments.NotInstalled as error:
-        results.save(engine, {"left out": str(error)})
-        say(str(error))
-        return
-    found: dict[str, Any] = {"machine": machine(), "steps": []}
-    for row in play(engine, python, loads(arguments.streams), say):
-        found |= row if "versions" in row else {}
-        found["steps"] += [] if "versions" in row else [row]
-    results.save(engine, found)
+    found: dict[str, dict[str, Any]] = {}
+    with contextlib.ExitStack() as stack:
+        players = []
+        for engine in engines:
+            try:
+                python = environments.make(engine, arguments.environments)
+            except environments.NotInstalled as error:
+                found[engine] = {"left out": str(error)}
+                say(str(error))
+                continue
+            for options in [{"plug_in": False}, {"plug_in": True}] if engine == "fastdeploy" else [{}]:
+                players.append(Player(engine, python, options))
+                stack.callback(players[-1].close)
+            found[engine] = {"machine": machine(), "steps": [], "versions": players[-1].versions()}
+        for load in loads(arguments.streams):
+            for engine, row in rows_of(players, load, arguments.passes):
+                found[engine]["steps"].append(row)
+                say(json.dumps({name: row.get(name) for name in ("contender", "load", "us", "spread")}))
+    for engine, told in found.items():
+        results.save(engine, told, arguments.results)
 
 
 def main() -> int:
@@ -96,17 +161,19 @@ def main() -> int:
         "--environments", type=Path, default=environments.DEFAULT, help="folder of the environments"
     )
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS), help="requests at a time")
+    parser.add_argument("--passes", type=int, default=turns.PASSES, help="of each contender")
+    parser.add_argument("--results", type=Path, default=results.FILE, help="file of the results")
     arguments = parser.parse_args()
-    for what in arguments.what:
-        if what == "report":
-            from .picture import draw
+    engines = [one for one in arguments.what if one != "report"]
+    if engines:
+        run(engines, arguments)
+    if "report" in arguments.what:
+        from .picture import draw
 
-            whole = results.load()
-            for page in results.PAGES:
-                results.fill(page, results.blocks(whole))
-            draw(whole, results.HERE.parent / "plots")
-        else:
-            run(what, arguments)
+        whole = results.load(arguments.results)
+        for page in results.PAGES:
+            results.fill(page, results.blocks(whole))
+        draw(whole, results.HERE.parent / "plots")
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 from .load import Load, Message, Model, check
 
-PASSES = 5
 QUEUED = 3
 """Steps whose results are alive at the same time, on their way to clients."""
 CHECKED = 3
@@ -64,39 +62,56 @@ class Pauses:
         gc.callbacks.remove(self)
 
 
-def measure(contender: Contender, load: Load, model: Model, passes: int = PASSES) -> dict[str, Any]:
-    """Check a contender's answers, then time it.
+class Measured:
+    """A contender whose answers are right, ready for its passes.
 
-    Returns
-    -------
-    dict
-        ``us``: CPU microseconds of a token, median over the passes, and ``passes`` all of them; ``kept``:
-        bytes of resident memory a token that results and requests hold; ``pauses``: of the collector, how
-        many in a thousand steps, the longest in ms, and their share of the time.
+    Attributes
+    ----------
+    steps : int
+        Of a pass.
+    kept : float
+        Bytes of resident memory a token that results and requests hold.
+
+    Raises
+    ------
+    WrongAnswer
     """
-    sent = load.messages(model.usable)
-    contender.begin()
-    check(load, model, sent[:CHECKED], [
-        contender.answers(contender.step(contender.prepare(one))) for one in sent[:CHECKED]
-    ])  # fmt: skip
-    contender.begin()
-    spent = _pass(contender, sent, LEAST_STEPS)  # warm, and a first guess
-    steps = int(min(MOST_STEPS, max(LEAST_STEPS, PASS_SECONDS / max(spent, 1e-6))))
-    kept = _kept(contender, sent, steps) / load.tokens
-    pauses = Pauses()
-    times = [_pass(contender, sent, steps, pauses) for _ in range(passes)]
-    return {
-        "us": statistics.median(times) / load.tokens * 1e6,
-        "passes": [one / load.tokens * 1e6 for one in times],
-        "steps": steps,
-        "kept": kept,
-        "load average": os.getloadavg()[0],
-        "pauses": {
-            "in 1000 steps": pauses.count * 1000 / (passes * steps),
-            "longest ms": pauses.longest * 1e3,
-            "share": pauses.total / (sum(times) * steps),
-        },
-    }
+
+    def __init__(self, contender: Contender, load: Load, model: Model) -> None:
+        self._contender, self._load, self._sent = contender, load, load.messages(model.usable)
+        sent = self._sent
+        contender.begin()
+        check(load, model, sent[:CHECKED], [
+            contender.answers(contender.step(contender.prepare(one))) for one in sent[:CHECKED]
+        ])  # fmt: skip
+        contender.begin()
+        spent = _pass(contender, sent, LEAST_STEPS)  # warm, and a first guess
+        self.steps = int(min(MOST_STEPS, max(LEAST_STEPS, PASS_SECONDS / max(spent, 1e-6))))
+        self.kept = _kept(contender, sent, self.steps) / load.tokens
+        self._pauses, self._seconds, self._passes = Pauses(), 0.0, 0
+
+    def one_pass(self) -> float:
+        """CPU seconds of a step, over a pass."""
+        seconds = _pass(self._contender, self._sent, self.steps, self._pauses)
+        self._seconds, self._passes = self._seconds + seconds * self.steps, self._passes + 1
+        return seconds
+
+    def told(self) -> dict[str, Any]:
+        """What is known besides the passes' times; ``pauses``: of the collector.
+
+        Those are how many in a thousand steps, the longest in ms, and their share of the time.
+        """
+        pauses = self._pauses
+        return {
+            "steps": self.steps,
+            "kept": self.kept,
+            "load average": os.getloadavg()[0],
+            "pauses": {
+                "in 1000 steps": pauses.count * 1000 / max(self._passes * self.steps, 1),
+                "longest ms": pauses.longest * 1e3,
+                "share": pauses.total / max(self._seconds, 1e-9),
+            },
+        }
 
 
 def _pass(contender: Contender, sent: list[Message], steps: int, pauses: Pauses | None = None) -> float:

@@ -57,7 +57,7 @@ class Engine:
         self.processor = self.work.processor
         self.is_ours = hasattr(self.processor, "parts") and name == OURS
         if not isinstance(self.processor, cls):
-            raise Unavailable("the plug-in stood aside")
+            raise Unavailable("the plug-in fell back")
         self.tensors = [processors.flat_view(self.processor.output_tokens)]
         if load.top is not None:
             scores, ranks = self.processor.output_scores, self.processor.output_ranks

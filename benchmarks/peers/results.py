@@ -23,7 +23,7 @@ def load(path: Path = FILE) -> dict[str, Any]:
 
 
 def save(engine: str, found: dict[str, Any], path: Path = FILE) -> None:
-    """Put an engine's results in the place of its earlier ones."""
+    """Put an engine's results instead of its earlier ones."""
     whole = load(path)
     whole[engine] = found
     text = json.dumps(_short({one: whole[one] for one in sorted(whole)}), indent=1, ensure_ascii=False)
@@ -52,14 +52,19 @@ def steps_table(whole: dict[str, Any], texts: bool) -> str:
     for row in rows:
         ways.setdefault(row["contender"], {})[row["load"]["top"], row["load"]["streams"]] = row
     heads = [f"{words}, {size}" for words in TOPS.values() for size in sizes]
-    lines = [f"| way | {' | '.join(heads)} | kept | longest pause |", "|---|" + "---:|" * (len(heads) + 2)]
+    lines = [
+        f"| way | {' | '.join(heads)} | spread | kept | longest pause |",
+        "|---|" + "---:|" * (len(heads) + 3),
+    ]
     last = (20, sizes[-1])
     for name, by_load in sorted(ways.items(), key=lambda way: way[1].get(last, {}).get("us", 0.0)):
         shown = f"**{name}**" if name.startswith(OURS) else name
         costs = [number(by_load.get((top, size), {}).get("us")) for top in TOPS for size in sizes]
         kept = number(by_load.get(last, {}).get("kept"), "B")
         pause = number(by_load.get(last, {}).get("pauses", {}).get("longest ms"), "ms")
-        lines.append(f"| {shown} | {' | '.join(costs)} | {kept} | {pause} |")
+        spread = max((row["spread"] for row in by_load.values() if "spread" in row), default=None)
+        cells = [*costs, "-" if spread is None else f"{spread:.0%}", kept, pause]
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -27,6 +27,7 @@ from .terminal import CommandError
 COMMANDS = ("demo", "inspect", "record", "replay", "doctor", "explain")
 
 _INTERRUPTED = 128 + 2
+_NEEDED = ("numpy", "rich", "sysv_ipc")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -93,10 +94,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(args.command, where + (error.strerror or str(error)))
     except (CommandError, MalformedMessage, RecordingError) as error:
         return _failed(args.command, str(error))
+    except MemoryError:
+        return _failed("", "not enough memory: raise the limit (ulimit -v, the container's)")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _NEEDED:
+            raise
+        return _failed("", f"the package {package} is not installed or damaged: pip install {package}")
 
 
 def _failed(command: str, why: str) -> int:
-    print(f"fd-postproc {command}: {why}", file=sys.stderr)
+    print(f"{f'fd-postproc {command}'.rstrip()}: {why}", file=sys.stderr)
     return 1
 
 

@@ -19,6 +19,7 @@ has "severity", "code" (stays the same when texts change), "seconds_ago", "time"
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -33,8 +34,9 @@ from ..explain.findings import Finding, as_dict, findings, findings_of_worker
 from ..explain.story import story_of, told
 from ..explain.timeline import Picture, latencies
 from ..flight.codes import Kind
-from ..flight.files import SUFFIX, folders, listed, process_of, removed_files
+from ..flight.files import SUFFIX, folders, listed, other_users, process_of, removed_files
 from ..flight.reading import Event, Flight, FlightError, now, read
+from .queue_io import user_name
 from .tables import Grid, print_labels, print_table
 from .terminal import CommandError, console, note
 
@@ -166,11 +168,19 @@ def _engines() -> list[Flight]:
         raise CommandError(str(unreadable))
     if not heads:
         raise CommandError(
-            f"no flight recorder's file of an engine is in {' or '.join(folders())}; name a file, or set "
-            "FD_POSTPROC_FLIGHT_FOLDER to its folder. Only FastDeploy's processes with the plug-in record: "
-            "a plain Receiver or Sender does not"
+            f"no flight recorder's file of an engine is in {' or '.join(folders())}{_others()}; name a file, "
+            "or set FD_POSTPROC_FLIGHT_FOLDER to its folder. Only FastDeploy's processes with the plug-in "
+            "record: a plain Receiver or Sender does not"
         )
     return heads
+
+
+def _others() -> str:
+    """Whose files there are besides, in words: only their user may look at them."""
+    users = other_users()
+    if not users:
+        return ""
+    return f", but files of {', '.join(map(user_name, users))} are there: run explain as that user"
 
 
 def _heads(paths: list[str]) -> tuple[list[Flight], Exception | None]:
@@ -188,8 +198,9 @@ def _knowing(request: str) -> str:
     """The newest engine's file that has a request; the newest file if none does."""
     heads = _engines()
     for head in heads:
-        if story_of(Picture(read(head.name), now()), request) is not None:
-            return head.name
+        with contextlib.suppress(FileNotFoundError):  # files of ended runs are removed meanwhile
+            if story_of(Picture(read(head.name), now()), request) is not None:
+                return head.name
     return heads[0].name
 
 
@@ -201,9 +212,9 @@ def _path_of(name: str) -> str:
     if not found:
         where = " or ".join(folders())
         raise CommandError(
-            f"there is no flight recorder's file of process {name} in {where}: FD_POSTPROC_FLIGHT was 0, or "
-            "it is another user's, or systemd-logind removed it at its user's logout (RemoveIPC) and the "
-            "process has ended (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
+            f"there is no flight recorder's file of process {name} in {where}{_others()}: FD_POSTPROC_FLIGHT "
+            "was 0, or it is another user's, or systemd-logind removed it at its user's logout (RemoveIPC) "
+            "and the process has ended (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
         )
     heads = _heads(found)[0] if len(found) > 1 else []
     if not heads:

@@ -141,7 +141,8 @@ def _file(args: argparse.Namespace, screen: Console) -> int:
                 if message.index == args.index:
                     break
             else:
-                raise CommandError(f"{name} holds no message {args.index}")
+                damage = f"; it is cut short: {recording.cut}" if recording.cut else ""
+                raise CommandError(f"{name} holds no message {args.index}{damage}")
             channel = args.channel or recording.channel
             layout = args.layout or recording.layout
             title = f"Message {args.index}, {_time(message.time_ns)}"

@@ -109,12 +109,7 @@ def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) 
             key = queues.locate(channel or "plain", name.number, path=path, ftok=ftok)
         except ValueError as error:  # key 0: some folders make it of id 0
             raise CommandError(str(error)) from None
-        try:
-            return Target(queues.open_queue(key, create=False), key)
-        except QueueMissing:
-            where = path or queues.CHANNEL_PATHS[channel or "plain"]
-            doing = f"opening queue {name}, key {queues.key_text(key)} (from {where})"
-            raise queue_error(errno.ENOENT, doing) from None
+        return _opened(name, key, path or queues.CHANNEL_PATHS[channel or "plain"])
     found, tried = [], []
     for one in dict.fromkeys(queues.CHANNEL_PATHS.values()):
         try:
@@ -123,16 +118,23 @@ def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) 
             tried.append(str(error))
             continue
         tried.append(f"{queues.key_text(key)} (from {one})")
-        try:
-            found.append((one, key, queues.open_queue(key, create=False)))
-        except QueueMissing:
-            continue
+        with contextlib.suppress(QueueMissing):
+            found.append((one, key, _opened(name, key, one).msqid))
     if not found:
         raise queue_error(errno.ENOENT, f"opening queue {name.number}, key {' or '.join(tried)}")
     one, key, msqid = found[0]
     if len(found) > 1:
         note(f"queue id {name.number} has two queues; this is that of {one}, --channel spec names that of ./")
     return Target(msqid, key)
+
+
+def _opened(name: QueueName, key: int, path: str) -> Target:
+    """Open a queue; an error has the name by which the user asked for it."""
+    try:
+        return Target(queues.open_queue(key, create=False), key)
+    except QueueError as error:
+        doing = f"opening queue {name}, key {queues.key_text(key)} (from {path})"
+        raise queue_error(error.errno or errno.EINVAL, doing) from None
 
 
 class RawQueue:

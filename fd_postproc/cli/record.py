@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         to = binary_output() if args.file == STANDARD else args.file
         recording = RecordingWriter(to, args.channel, layout=args.layout or GPU, force=args.force)
     except FileExistsError as error:
+        if os.path.isdir(args.file):
+            raise CommandError(f"{name} is a folder: name a file in it") from None
         why = error.strerror or str(error)
         raise CommandError(f"{name}: {why}; choose another name, or give --force") from None
     with recording:

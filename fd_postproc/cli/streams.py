@@ -35,7 +35,7 @@ def open_input(name: str) -> IO[bytes]:
     RecordingError
         If it is a flight recorder's file that holds no messages.
     """
-    source: IO[bytes] = os.fdopen(os.dup(0), "rb") if name == STANDARD else open(name, "rb")  # noqa: SIM115
+    source: IO[bytes] = os.fdopen(_input(), "rb") if name == STANDARD else open(name, "rb")  # noqa: SIM115
     if not (source.seekable() and source.tell() == 0):
         with source:
             spool: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -47,6 +47,14 @@ def open_input(name: str) -> IO[bytes]:
             return _recording_of(source, name)
     source.seek(0)
     return source
+
+
+def _input() -> int:
+    """A file descriptor of standard input; OSError if it is closed."""
+    try:
+        return os.dup(0)
+    except OSError:
+        raise OSError(None, "standard input is closed: redirect a file or a pipe to it") from None
 
 
 def _recording_of(source: IO[bytes], name: str) -> IO[bytes]:

@@ -46,7 +46,7 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     """
     scope = scope or Scope()
     snapshot = snapshot or take(scope)
-    fastdeploy, engine, worker, api = check_fastdeploy()
+    fastdeploy, engine, worker, api, *names = check_fastdeploy()
     tried = check_trial() if scope.trial else []
     sides = [engine_side(engine, tried), worker_side(worker, tried), api_side(api, tried)]
     sides += [part for side in sides[1:] for part in left_parts(side)]
@@ -54,6 +54,7 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     missing = fastdeploy.code == "fastdeploy-missing"  # then that comes first: the sides would be as they say
     return [
         *([fastdeploy, *sides] if missing else [*sides, fastdeploy]),
+        *names,
         *tried,
         *check_paddle(),
         *check_limits(snapshot.limits, scope, ours),

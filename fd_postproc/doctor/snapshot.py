@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 
 from .. import queues
 from ..errors import QueueError
+from ..flight.files import listed
+from ..flight.reading import Flight, FlightError, read
 from ..layout import Channel
 from ..queues import KernelLimits, QueueInfo, key_text
 from .findings import Scope
@@ -54,6 +57,7 @@ class Queue:
     named: bool  # the user named its key or number
     sender: User
     receiver: User
+    node: str = ""  # role and rank of the engine that reads it, where there are several
 
     @property
     def ours(self) -> bool:
@@ -90,7 +94,8 @@ class Queue:
     @property
     def subject(self) -> str:
         who = f"{self.identities[0]}, " if self.identities else ""
-        return f"queue msqid:{self.info.msqid} ({who}key {key_text(self.info.key)})"
+        node = f", {self.node}" if self.node else ""
+        return f"queue msqid:{self.info.msqid} ({who}key {key_text(self.info.key)}{node})"
 
     @property
     def short(self) -> str:
@@ -168,6 +173,7 @@ def take(scope: Scope) -> Snapshot:
     others: list[QueueInfo] = []
     signals: list[QueueInfo] = []
     looked_at: dict[int, list[Place]] = {}
+    engines = _engines()
     for info in infos:
         named = info.msqid in scope.msqids or info.key in scope.keys
         sender = last_user(info.last_sender, info.sent_at)
@@ -178,7 +184,7 @@ def take(scope: Scope) -> Snapshot:
         # its users' places first: only some bits of an inode count, and ours may agree by chance
         seen = [at for pid in sorted(pids) for at in looked_at[pid]] + here
         known = identities(info.key, seen, ids) if info.key else ()
-        queue = Queue(info, known, named, sender, receiver)
+        queue = Queue(info, known, named, sender, receiver, _node(info, receiver, engines))
         if not queue.ours:
             (others if signal_id(info.key) is None else signals).append(info)
         elif _in_scope(queue, scope):
@@ -186,6 +192,24 @@ def take(scope: Scope) -> Snapshot:
     if scope.named:
         return Snapshot(queues.kernel_limits(), found)
     return Snapshot(queues.kernel_limits(), found, others, signals)
+
+
+def _engines() -> list[Flight]:
+    """Heads of the flight recorder's files of engines that run."""
+    heads = []
+    for path in listed():
+        if os.path.basename(path).startswith("engine"):
+            with contextlib.suppress(FlightError, OSError):
+                heads.append(read(path, 0))
+    return [head for head in heads if head.writer is not None]
+
+
+def _node(info: QueueInfo, receiver: User, engines: list[Flight]) -> str:
+    """Role and rank of the engine of a queue; another one may have the same key in another IPC namespace."""
+    for head in engines:
+        if head.key == info.key and (receiver.state != "alive" or receiver.pid == head.pid):
+            return head.node
+    return ""
 
 
 def _in_scope(queue: Queue, scope: Scope) -> bool:

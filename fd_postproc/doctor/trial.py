@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..environment import DISABLE, FASTDEPLOY, KNOWN, is_on
+from ..fastdeploy.contract import SERVED
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
 from ..fastdeploy.seams import ASIDE_COST, SEAMS, text_of
@@ -23,6 +24,12 @@ _REMEDY = (
     f"or accept this FastDeploy yourself, with {KNOWN}: docs/operators.md says how",
     "report it, with FastDeploy's version",
 )
+_CHANGED = (" is wrapped by ", " is replaced by ")
+_REMEDY_OF_CHANGED = (
+    "start FastDeploy without what wraps or replaces its functions",
+    "or leave it: FastDeploy's own functions are called, and what is around them",
+)
+_TOO_OLD = (f"update FastDeploy to {SERVED}; until then the other sides' parts are used as their lines say",)
 
 
 def check_trial() -> list[Finding]:
@@ -95,9 +102,7 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
         seen = f"off: FastDeploy's own loader takes {told['loaded'] or 'no plug-in'} (FD_PLUGINS {setting})"
         code, remedy = "plugin-not-loaded", (f"FD_PLUGINS={NAME}",)
         return replace(static, severity="warning", code=code, seen=seen, remedy=remedy, data=data)
-    seen = (
-        f"stands aside, FastDeploy's own token processor is used: {told['decision']['reason']}; {ASIDE_COST}"
-    )
+    seen = f"falls back, FastDeploy's own token processor is used: {told['decision']['reason']}; {ASIDE_COST}"
     inside = [name for name in ("sending", "wake-up") if told.get("fast_paths", {}).get(name)]
     if inside:
         seen += f"; active beside it: {', '.join(inside)}"
@@ -127,8 +132,8 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
     if not aside:
         seen = f"active: chunks are written by fd_postproc ({', '.join(told)})"
         return replace(static, severity="ok", code="api-active", seen=seen, data=data)
-    seen = f"stands aside, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
-    return replace(static, severity="warning", code="api-aside", seen=seen, remedy=_REMEDY, data=data)
+    seen = f"falls back, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
+    return replace(static, severity="warning", code="api-aside", seen=seen, remedy=_remedy(seen), data=data)
 
 
 def left_parts(side: Finding) -> list[Finding]:
@@ -139,7 +144,13 @@ def left_parts(side: Finding) -> list[Finding]:
 def _left(seam: str, why: str) -> Finding:
     seen = f"left to FastDeploy, and slower: {why}; elsewhere {SEAMS[seam].gain}"
     is_used = seam != "streams" or os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1"
-    return Finding("warning" if is_used else "info", "fastdeploy", "part-left", seam, seen, _REMEDY)
+    return Finding("warning" if is_used else "info", "fastdeploy", "part-left", seam, seen, _remedy(why))
+
+
+def _remedy(why: str) -> tuple[str, ...]:
+    """What helps: nobody's newer fd_postproc knows a wrapper of the operator's own."""
+    is_changed = any(words in why for words in _CHANGED) and " has new code " not in why
+    return _REMEDY_OF_CHANGED if is_changed else _REMEDY
 
 
 def _judged(told: dict[str, Any]) -> Finding:
@@ -150,7 +161,8 @@ def _judged(told: dict[str, Any]) -> Finding:
     if decision["compatible"]:
         return _finding("ok", "plugin-compatible", "this FastDeploy's code is known", (), data)
     seen = f"FastDeploy's own class is used: {decision['reason']}"
-    return _finding("warning", "plugin-differs", seen, _REMEDY, data)
+    remedy = _TOO_OLD if SERVED in decision["reason"] else _remedy(seen)
+    return _finding("warning", "plugin-differs", seen, remedy, data)
 
 
 def _finding(

@@ -37,7 +37,7 @@ _EXCEPTIONS = {
     Kind.UNDELIVERED: ("undelivered", "results of a step were not delivered: "),
     Kind.FAILED: ("failed-request", "a request was ended with an error: "),
     Kind.SEND_FAILED: ("send-failed", "a message was not sent: "),
-    Kind.STOOD_ASIDE: ("stood-aside", "the plug-in leaves the work to FastDeploy: "),
+    Kind.FELL_BACK: ("fell-back", "the plug-in leaves the work to FastDeploy: "),
 }
 
 
@@ -237,7 +237,7 @@ def _messages(p: Picture) -> Iterator[Finding]:
 def _exceptions(p: Picture) -> Iterator[Finding]:
     """Tell of what was lost to an exception, each text once, and of the way back to FastDeploy's code."""
     for kind, (code, what) in _EXCEPTIONS.items():
-        severity = WARNING if kind == Kind.STOOD_ASIDE else ERROR
+        severity = WARNING if kind == Kind.FELL_BACK else ERROR
         for event, count in _grouped(p, kind):
             again = f" ({count:,} times)" if count > 1 else ""
             yield Finding(severity, code, event.at, f"{what}{event.text}{again}")

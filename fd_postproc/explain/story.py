@@ -15,7 +15,7 @@ from .timeline import SHOWN, Gap, Picture, with_slots
 _ITS_OWN = (Kind.SEATED, Kind.BEGAN, Kind.ENDED, Kind.FAILED, Kind.PREEMPTED, Kind.ABORTED, Kind.LEFT)
 _ENDS = (Kind.ENDED, Kind.FAILED, Kind.ABORTED, Kind.LEFT)
 _HOW = {
-    End.TOKEN: "an end token",
+    End.TOKEN: "an end token (the worker sends one at the limit of tokens, too)",
     End.PREFILLED: "its prefill: it goes on in another instance",
     End.RECOVERY: "a recovery stop of the worker",
     End.CLEARED: "clearing: every slot was freed",

@@ -11,7 +11,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from .logs import counter, export_active, fastdeploy_log
+from . import logs
+from .logs import export_active, fastdeploy_log
 from .seams import SEAMS, report
 
 MOST_IN_A_ROW = 3
@@ -69,7 +70,7 @@ class Guard:
         ends = self.is_on and self._most is not None and self.in_a_row >= self._most
         if ends:
             self.is_on = False
-        with contextlib.suppress(Exception):  # what reports must not fail in the place of what it reports
+        with contextlib.suppress(Exception):  # what reports must not fail instead of what it reports
             count(self.seam.name)
         with contextlib.suppress(Exception):
             self._report(error, ends)
@@ -96,8 +97,6 @@ class Guard:
 
 def count(seam: str) -> None:
     """Count one fallback in ``fd_postproc_fallbacks_total{seam=...}``."""
-    total = counter(
-        "fallbacks", "How often a part of fd_postproc raised and FastDeploy's own took over", "seam"
+    logs.count(
+        "fallbacks", "How often a part of fd_postproc raised and FastDeploy's own took over", "seam", seam
     )
-    if total is not None:
-        total.labels(seam).inc()

@@ -26,7 +26,7 @@ class _About(NamedTuple):
 
 
 ABOUT = {
-    "active": _About("Whether this side of fd_postproc is used (1) or stands aside (0)", "livemin"),
+    "active": _About("Whether this side of fd_postproc is used (1) or FastDeploy's own (0)", "livemin"),
     "known": _About(
         "Whether the code that this side replaces is one that this release knows (1) or new to it (0)",
         "livemin",

@@ -97,3 +97,10 @@ def counter(name: str, text: str, label: str) -> Any:
         except (ImportError, OSError, ValueError):  # none, no file to share, or the name is taken
             _counters[name] = None
     return _counters[name]
+
+
+def count(name: str, text: str, label: str, value: str, amount: int = 1) -> None:
+    """Add to the metric ``fd_postproc_NAME_total{LABEL=VALUE}``, where there is one."""
+    total = counter(name, text, label)
+    if total is not None and amount:
+        total.labels(value).inc(amount)

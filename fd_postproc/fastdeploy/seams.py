@@ -134,6 +134,8 @@ def text_of(taken: dict[str, bool], why: dict[str, str] | None = None) -> str:
     reasons = "; ".join(f"{name} ({why.get(name) or f'elsewhere {SEAMS[name].gain}'})" for name in off)
     cost = STEP_MS + sum(_COSTS_MS.get(name, 0.0) for name in off)
     waits = "; the sender looks for results now and then, 2 ms late on average" if "wake-up" in off else ""
+    if "sending" in off:
+        waits += "; requests of an API process that dies run on to their last token"
     return (
         f"results are right, but slower than they could be: {len(taken) - len(off)} of {len(taken)} fast "
         f"paths are taken; left to FastDeploy, which differs there: {reasons}; a step of 256 requests costs "
@@ -385,6 +387,17 @@ _ROWS = (
         "The parameters and names of the methods; FastDeploy's own run first.",
         "requests end when the engine's process is gone",
         "FastDeploy's own method answers; nobody watches the engine",
+    ),
+    Seam(
+        "api weights",
+        API,
+        (_CLIENT,),
+        ("EngineClient.check_model_weight_status",),
+        "api.weight_status:install",
+        "That the status is the first item of a NumPy array in one dimension.",
+        "before each chunk the status of the weights is read from memory, not by NumPy",
+        "FastDeploy's own method reads it",
+        ("EngineClient.check_model_weight_status",),
     ),
     Seam(
         "api start",

@@ -60,7 +60,7 @@ class Kind(IntEnum):
     OPEN = 37  # frames of which no more has come for a second: how many
     # 38 and 39, of earlier versions: who may use the queue, and how long the thread waited for a processor
 
-    STOOD_ASIDE = 30  # text
+    FELL_BACK = 30  # text
     ACTIVE = 31  # text
     UNHEALTHY = 35  # text: reason, and what is wrong
     HEALTHY = 36  # again

@@ -66,6 +66,18 @@ def folders() -> list[str]:
     return [os.path.join(place, name) for place in (_SHARED, tempfile.gettempdir()) if os.path.isdir(place)]
 
 
+def other_users() -> list[int]:
+    """Users whose processes have files where this user's have none."""
+    found = set()
+    for place in {*map(os.path.dirname, folders())}:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(place):
+                user = name.removeprefix("fd_postproc-")
+                if user != name and user.isdigit() and int(user) != os.geteuid():
+                    found.add(int(user))
+    return sorted(found)
+
+
 @contextlib.contextmanager
 def _opened(folder: str, make: bool = False) -> Iterator[int]:
     """Open a folder that only this user can write to; refuse another user's."""

@@ -133,7 +133,7 @@ def is_flight(head: bytes) -> bool:
 
 
 def read(path: str, most: int | None = None) -> Flight:
-    """Read a file, or its newest entries only.
+    """Read a file, or its newest entries only; with `most` 0 its head.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def read(path: str, most: int | None = None) -> Flight:
             raise FlightError(f"{path} is not a regular file")
         writer = writer_of(descriptor)
         with os.fdopen(os.dup(descriptor), "rb") as file:
-            data = file.read(min(found.st_size, LONGEST_FILE))
+            data = file.read(HEAD_SIZE if most == 0 else min(found.st_size, LONGEST_FILE))
     finally:
         os.close(descriptor)
     return parse(data, path, writer, most)

@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from . import cases, faults, measure, pair_faults, pairs, ranks, reading, rollouts, streams, thinking, watch
-from .namespace import DEFAULT, RAISED, Namespace
-from .server import CHANNELS, Service
+try:
+    from . import (
+        cases,
+        faults,
+        measure,
+        pair_faults,
+        pairs,
+        pauses,
+        ranks,
+        reading,
+        rollouts,
+        streams,
+        thinking,
+        watch,
+        wrapped,
+    )
+    from .namespace import DEFAULT, RAISED, Namespace
+    from .server import CHANNELS, Service
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing}: pip install -r tests/fastdeploy-requirements.txt into this Python")
 
 LIMITS = {"default": DEFAULT, "raised": RAISED}
 
 
+def _tree(text: str) -> Path:
+    if not Path(text, "fastdeploy").is_dir():
+        raise argparse.ArgumentTypeError(f"{text} holds no folder fastdeploy: name a FastDeploy source tree")
+    return Path(text)
+
+
 def main() -> int:
     arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends what was started
     with contextlib.ExitStack() as stack:
         folder = arguments.folder
         if folder is None:
@@ -66,6 +90,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
                 arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
                 plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq,
                 mends=arguments.mends, stream_interval=arguments.stream_interval,
+                multimodal=arguments.multimodal,
             )  # fmt: skip
             failed += len(found["differences"]) + len(found["hangs"])
             print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
@@ -81,16 +106,19 @@ def compare(
     over_zmq: bool = False,
     mends: bool = False,
     stream_interval: str = "",
+    multimodal: bool = False,
 ) -> dict[str, Any]:
     """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``.
 
     `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.
     `mends`: whether it mends text that FastDeploy loses.
     `stream_interval`: its ``FD_POSTPROC_STREAM_INTERVAL``, with which chunks are compared as wholes.
+    `multimodal`: whether both serve an ERNIE-4.5-VL, whose processor of prompts is another one.
     """
     wanted = cases.cases(channel, draft=draft)
     answers: list[dict[str, Any]] = []
     active: list[str] = []
+    left: list[str] = []
     again = 0
     for number, plug_in in enumerate(plug_ins):
         place = folder / ("on" if plug_in else "off" if number == 0 else "off-again")
@@ -104,6 +132,7 @@ def compare(
                 draft=draft,
                 namespace=namespace,
                 requests=32,
+                multimodal=multimodal,
                 environment={
                     "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in)),
                     "FD_POSTPROC_MENDS": str(int(mends)),
@@ -121,6 +150,7 @@ def compare(
             if not cases.quiet(service):
                 answers[-1]["alone"]["left"] = ["requests are running forever"]
             active = [side for side in ("engine", "worker") if f"{side} side active" in service.log()]
+            left = watch.seams_left(service.metrics()) if plug_in else []
             again += sum(service.dropped(case.name) for case in wanted)
         (place / "answers.json").write_text(json.dumps(answers[-1], indent=1))
     found, hangs = [], []
@@ -133,7 +163,8 @@ def compare(
         found += [f"{how}: {line}" for line in lines]
         hangs += [f"{how}: {name}" for name, got in on.items() if got[-1:] == ["hangs"]]
     return {
-        "active": active, "cases": 2 * len(wanted), "asked again": again, "hangs": hangs, "differences": found
+        "active": active, "left to FastDeploy": left, "cases": 2 * len(wanted), "asked again": again,
+        "hangs": hangs, "differences": found,
     }  # fmt: skip
 
 
@@ -147,8 +178,8 @@ def _told(what: str, right: dict[str, Any], got: dict[str, Any]) -> list[str]:
 
 def _faults(arguments: argparse.Namespace, folder: Path) -> int:
     """Default limits, deaths, a neighbour; what should not be makes the exit status 1."""
-    failed = 0 if arguments.only == "limits" else _not_reading(arguments, folder)
-    for channel in () if arguments.only == "reading" else arguments.channel:
+    failed = sum(_rows(arguments, folder, part) for part in PARTS if arguments.only in (None, part))
+    for channel in () if arguments.only in PARTS else arguments.channel:
         right = faults.reference(arguments.tree, folder / "reference", channel)
         for plug_in in False, True:
             name = "on" if plug_in else "off"
@@ -182,25 +213,24 @@ def _faults(arguments: argparse.Namespace, folder: Path) -> int:
     return 1 if failed else 0
 
 
-READING = {
-    "five bad messages": reading.dispatcher,
-    "an OSError in the dispatcher": functools.partial(reading.dispatcher, fault="OSError 1"),
-    "a MemoryError in the dispatcher": functools.partial(reading.dispatcher, fault="MemoryError 5"),
-    "kill -9 of one of four API processes": reading.api_process,
-    "SIGSTOP of one of four API processes, 20 s": functools.partial(reading.api_process, stopped=20.0),
-    "a client that stops reading": reading.slow_socket,
-}
+PARTS = {"reading": reading, "pauses": pauses}
 
 
-def _not_reading(arguments: argparse.Namespace, folder: Path) -> int:
-    """Number of faults of API processes after which a client hangs with the plug-in."""
+def _rows(arguments: argparse.Namespace, folder: Path, part: str) -> int:
+    """Number of rows after which a client hangs, or got something else, with the plug-in."""
     failed = 0
-    for number, (what, run) in enumerate(READING.items()):
-        for plug_in in (False, True) if arguments.side == "both" else (arguments.side == "on",):
-            name = "on" if plug_in else "off"
-            got = run(arguments.tree, folder / f"reading-{number}-{name}", plug_in=plug_in)
-            failed += plug_in and bool(got["hang"])
-            print(f"{what}, plug-in {name}: {json.dumps(got)}", flush=True)
+    rows, run = PARTS[part].ROWS, PARTS[part].run
+    only = [name for name in rows if not arguments.row or any(words in name for words in arguments.row)]
+    for side in ("off", "on"):
+        if not only or arguments.side not in ("both", side):
+            continue
+        plug_in = side == "on"
+        for what, got in run(arguments.tree, folder / f"{part}-{side}", plug_in=plug_in, only=only):
+            wrong = any(got.get(key) for key in ("hang", "ended", "differences")) or not got.get(
+                "quiet", True
+            )
+            failed += plug_in and wrong
+            print(f"{what}, plug-in {side}: {json.dumps(got)}", flush=True)
     return failed
 
 
@@ -217,12 +247,18 @@ def _keep(arguments: argparse.Namespace, rows: list[dict[str, Any]], table: str)
 
 
 def _measure(arguments: argparse.Namespace, folder: Path) -> int:
-    rows = measure.run(
-        arguments.tree, folder, requests=arguments.requests, kinds=arguments.kind,
-        intervals=arguments.interval, seconds=arguments.seconds, ways=arguments.way,
-        say=_say,
-    )  # fmt: skip
-    return _keep(arguments, rows, measure.table(rows))
+    load = {
+        "requests": arguments.requests, "kinds": arguments.kind, "intervals": arguments.interval,
+        "seconds": arguments.seconds, "say": _say,
+    }  # fmt: skip
+    rows = measure.run(arguments.tree, folder, ways=arguments.way, **load)
+    if not arguments.nodes:
+        return _keep(arguments, rows, measure.table(rows))
+    decoding = measure.run_nodes(arguments.tree, folder, **load)
+    of_all = [{"service": "one engine", **row} for row in rows]
+    of_all += [{"service": "decode node", **row} for row in decoding]
+    text = f"One engine:\n\n{measure.table(rows)}\n\nDecode node:\n\n{measure.table(decoding)}"
+    return _keep(arguments, of_all, text)
 
 
 def _streams(arguments: argparse.Namespace, folder: Path) -> int:
@@ -304,6 +340,15 @@ def _pair_faults(arguments: argparse.Namespace, folder: Path) -> int:
     return _keep(arguments, rows, pair_faults.table(rows)) or pair_faults.failed(rows)
 
 
+def _wrapped(arguments: argparse.Namespace, folder: Path) -> int:
+    """Wrapped functions: a difference, a hang or a wrapper that nobody names is exit status 1."""
+    rows = []
+    for channel in arguments.channel:
+        for how in arguments.how:
+            rows += wrapped.compare(arguments.tree, folder / channel / how, channel, how, arguments.seam)
+    return _keep(arguments, rows, wrapped.table(rows)) or wrapped.failed(rows)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m harness.service",
@@ -337,10 +382,19 @@ def _parser() -> argparse.ArgumentParser:
         "--stream-interval", default="", metavar="TOKENS[,MS]",
         help="with the plug-in, FD_POSTPROC_STREAM_INTERVAL: what differs but for where a chunk ends",
     )  # fmt: skip
+    asked.add_argument(
+        "--multimodal", action="store_true",
+        help="a made-up ERNIE-4.5-VL, texts only; needs moviepy, which its processor imports",
+    )  # fmt: skip
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
-    wrong.add_argument("--only", choices=("limits", "reading"), help="one half: limits, or API processes")
-    wrong.add_argument("--side", choices=("both", "on", "off"), default="both", help="of the half reading")
+    wrong.add_argument(
+        "--only",
+        choices=("limits", *PARTS),
+        help="limits and restarts, API processes, or pauses that end nothing",
+    )
+    wrong.add_argument("--side", choices=("both", "on", "off"), default="both", help="plug-in; not of limits")
+    wrong.add_argument("--row", nargs="+", metavar="WORDS", help="rows with these words; not of limits")
     wrong.set_defaults(run=_faults)
     watched = commands.add_parser("watch", help="ordinary traffic, and what explain finds in it")
     watched.add_argument("--minutes", type=float, default=60)
@@ -356,8 +410,15 @@ def _parser() -> argparse.ArgumentParser:
         "pair-faults", help="prefill and decode node: slow and failing transfers, no blocks, deaths"
     )
     broken.add_argument("--only", choices=pair_faults.FAULTS, nargs="+", default=list(pair_faults.FAULTS))
+    traced = commands.add_parser("wrapped", help="functions that somebody has wrapped: answers and calls")
+    traced.add_argument("--how", choices=wrapped.WAYS, nargs="+", default=list(wrapped.WAYS))
+    traced.add_argument(
+        "--seam", choices=[wrapped.ALL, *wrapped.SEAMS], nargs="+", default=[wrapped.ALL], metavar="NAME",
+        help="one run for each: its functions are wrapped; default: those of all seams at once",
+    )  # fmt: skip
     for command, ways, function in (
         (paired, list(pairs.WAYS), _pairs),
+        (traced, [], _wrapped),
         (of_ranks, [], _ranks),
         (broken, ["off/off", "on/on"], _pair_faults),
     ):
@@ -366,16 +427,17 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--way", choices=pairs.WAYS, nargs="+", default=ways, help="plug-in on prefill/decode node"
             )
-        if command is not broken:
+        if command not in (broken, traced):
             command.add_argument("--every-case", action="store_true", help="all cases, not a dozen")
         command.set_defaults(run=function)
-    for command in serve, asked, wrong, watched, paired, of_ranks, broken:
+    for command in serve, asked, wrong, watched, paired, of_ranks, broken, traced:
         command.add_argument("--channel", choices=CHANNELS, nargs="+", default=list(CHANNELS))
     timed = commands.add_parser("measure", help="CPU of a step, thread by thread")
     timed.add_argument("--requests", type=int, nargs="+", default=[1, 32, 128, 256])
     timed.add_argument("--kind", choices=measure.KINDS, nargs="+", default=list(measure.KINDS))
     timed.add_argument("--interval", type=float, nargs="+", default=[0.1, 0.0], help="seconds between steps")
     timed.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    timed.add_argument("--nodes", action="store_true", help="then also a decode node behind a prefill node")
     timed.add_argument("--json", type=Path, help="also write this file")
     timed.set_defaults(run=_measure)
     served = commands.add_parser(
@@ -419,7 +481,7 @@ def _parser() -> argparse.ArgumentParser:
     rolled.add_argument("--json", type=Path, help="also write this file")
     rolled.set_defaults(run=_rollouts)
     for command in serve, asked, wrong, watched, paired, of_ranks, broken, timed, served, thinks, rolled:
-        command.add_argument("--tree", type=Path, required=True, help="folder that holds fastdeploy/")
+        command.add_argument("--tree", type=_tree, required=True, help="folder that holds fastdeploy/")
         command.add_argument("--folder", type=Path, help="keep logs here")
     return parser
 

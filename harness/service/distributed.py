@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import subprocess
@@ -14,7 +15,7 @@ import httpx
 
 from .cases import quiet, until
 from .namespace import Namespace
-from .server import Service, free_ports
+from .server import HTTP, Service, free_ports
 
 READY = 600.0
 """Seconds until four nodes answer on a busy machine; two on a quiet one need 86."""
@@ -55,13 +56,13 @@ class Router:
         if self.process.poll() is not None:
             raise ChildProcessError(f"the router ended with {self.process.returncode}: see {self.folder}/out")
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+            return HTTP.get(f"{self.url}/health", timeout=5).status_code == 200
         return False
 
     def knows(self) -> dict[str, int]:
         """How many nodes of each role are registered."""
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/registered_number", timeout=5).json()
+            return HTTP.get(f"{self.url}/registered_number", timeout=5).json()
         return {}
 
     def stop(self) -> None:
@@ -144,11 +145,15 @@ class Nodes:
         }  # fmt: skip
 
     def start(self) -> None:
-        """Start all, one after another: together they take longer; each is frozen once it answers."""
-        for node in self.nodes.values():
+        """Start all, one on each core at a time: more take longer; each is frozen once it answers."""
+
+        def one(node: Service) -> None:
             node.start()
             node.wait(READY)
             node.freeze()
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(one, self.nodes.values()))
 
     @contextlib.contextmanager
     def pair(self, prefill: bool, decode: bool) -> Iterator[Pair]:
@@ -165,11 +170,13 @@ class Nodes:
             for node in pair.nodes:
                 node.freeze()
 
-    def restart(self, node: Service) -> None:
-        """Another node in its place, on its ports."""
+    def restart(self, node: Service, beside: Service) -> None:
+        """Another node in its place, on its ports; the one `beside` it is frozen until it answers."""
+        beside.freeze()
         node.stop()
         node.start()
         node.wait(READY)
+        beside.thaw()
 
     def stop(self) -> None:
         """End all of it."""

@@ -19,7 +19,7 @@ from fd_postproc.process_stat import cpu_seconds
 from .cases import PROMPTS, Case, ask, differences, quiet, until
 from .counters import WORK
 from .namespace import DEFAULT, RAISED, Namespace
-from .server import Service, free_ports
+from .server import HTTP, Service, free_ports
 from .watch import gauges_on
 
 SHORT = 10.0
@@ -164,7 +164,7 @@ def engine_gone(
     ):  # fmt: skip
         service.wait(300)
         service.pace(0.01)
-        waiting = pool.submit(ask, service, cases("waiting"), side_by_side=len(kinds))
+        waiting = pool.submit(ask, service, cases("waiting"), seconds=60 + stopped, side_by_side=len(kinds))
         if not until(lambda: service.live() == len(kinds), 60):
             raise TimeoutError("the requests do not begin")
         if stopped:
@@ -178,7 +178,7 @@ def engine_gone(
         ends = {name: got[-1] for name, got in waiting.result(60).items()}
         seconds = time.monotonic() - died
         new = {name: got[-1] for name, got in ask(service, cases("new"), side_by_side=len(kinds)).items()}
-        health = httpx.get(f"{service.url}/health", timeout=10).status_code
+        health = HTTP.get(f"{service.url}/health", timeout=10).status_code
         return {"early": early, "waiting": ends, "new": new, "seconds": seconds, "health": health}
 
 

@@ -19,6 +19,7 @@ import aiohttp
 
 from .cases import gauge
 from .counters import SPRINT, Counters
+from .distributed import Nodes
 from .namespace import RAISED, Namespace
 from .server import Service
 
@@ -30,6 +31,8 @@ START = 120.0
 """Seconds, within which each client has to have a chunk."""
 ACCEPTED = 2
 """Tokens of a request in each step."""
+BLOCKS = 10000
+"""Of a node: a request of 64 has 10,000 tokens."""
 THREADS = {
     "process_sampling_results": "token",
     "_zmq_send_generated_tokens": "sender",
@@ -73,11 +76,14 @@ def measure(
     seconds: float = 5.0,
     least: int = LEAST,
     beside: contextlib.AbstractContextManager[Any] | None = None,
+    url: str = "",
 ) -> dict[str, Any]:
     """Measure one load; the service has to be started with two accepted tokens a step.
 
     Parameters
     ----------
+    url : str
+        Where clients ask, if not the service itself: the router before a decode node.
     seconds : float
         Up to four times as long with fewer steps than `least`.
     beside : context manager, optional
@@ -94,7 +100,7 @@ def measure(
     worker.pace(-1)  # until all are there: FastDeploy gives a worker one new request at a time
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    clients = context.Process(target=_clients, args=(service.url, load, theirs), daemon=True)
+    clients = context.Process(target=_clients, args=(url or service.url, load, theirs), daemon=True)
     clients.start()
     try:
         _until(lambda: worker.read()[1] == load.requests, 120, f"{load.requests} requests")
@@ -335,6 +341,39 @@ def run(
     return rows
 
 
+def run_nodes(
+    tree: Path,
+    folder: Path,
+    *,
+    requests: list[int],
+    kinds: list[str],
+    intervals: list[float],
+    seconds: float,
+    say: Any = print,
+) -> list[dict[str, Any]]:
+    """Measure a decode node with the plug-in off and on, behind one prefill node of FastDeploy's own."""
+    rows = []
+    for kind in kinds:
+        with (
+            Namespace(RAISED) as namespace,
+            Nodes(
+                tree, folder / f"{kind.replace(' ', '')}-nodes", namespace, [(False, False), (False, True)],
+                channel=KINDS[kind][0], requests=256, blocks=BLOCKS,
+                environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+            ) as nodes,
+        ):  # fmt: skip
+            for interval in intervals:
+                for count in requests:
+                    for plug_in in WAYS.values():
+                        with nodes.pair(False, plug_in) as pair, contextlib.suppress(TimeoutError):
+                            load = Load(count, kind, interval)
+                            row = measure(pair.decode, load, seconds=seconds, url=pair.url)
+                            rows.append({"plug-in": plug_in, **row})
+                            say(json.dumps(rows[-1]))
+                            settle(pair.decode)
+    return rows
+
+
 def _service(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, way: str) -> Service:
     """Started, in an IPC namespace of its own."""
     service = Service(
@@ -364,8 +403,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a line for each load, the ways to serve beside each other."""
     lines = [
         "| requests, columns | between steps | token thread | sender | schedule | other | engine |"
-        " steps a second | API server | chunk to chunk, p50 | p99 |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        " steps a second | API server | API server, us a chunk | chunk to chunk, p50 | p99 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
     order = list(KINDS)
@@ -378,7 +417,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
         for name in (
             "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second",
-            "API server ms",            "chunk p50 ms", "chunk p99 ms",
+            "API server ms", "API server us a chunk", "chunk p50 ms", "chunk p99 ms",
         ):  # fmt: skip
             cells.append(" / ".join(_number(found.get(way, {}).get(name)) for way in ways))
         lines.append(f"| {' | '.join(cells)} |")

@@ -1,5 +1,6 @@
 """A made-up model folder: what FastDeploy reads of one before it loads weights."""
 
+import io
 import itertools
 import json
 from pathlib import Path
@@ -8,6 +9,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END, PAD, START = "<|endoftext|>", "<|pad|>", "<|im_start|>"
 MARKS = ("<think>", "</think>", "<response>", "</response>", "<tool_call>", "</tool_call>")
+_ERNIE = (
+    *("<|begin_of_sentence|>", "<|end_of_sentence|>", "<cls>", "<sep>", "<|im_start|>", "<|im_end|>"),
+    *(f"<|{kind}_{place}|>" for kind in ("IMAGE", "VIDEO") for place in ("START", "END")),
+    "<|IMAGE_PLACEHOLDER|>", *(f"<mask:{number}>" for number in range(8)),
+)  # fmt: skip
 _WORDS = "the of and a to in is you that it he was for on are as with his they at be this have from"
 _TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '\\n' }}"
@@ -16,7 +22,7 @@ _TEMPLATE = (
 
 
 def make(folder: Path, layers: int = 2, experts: int = 0) -> tuple[int, int]:
-    """Write the folder.
+    """Write the folder of a text model.
 
     Parameters
     ----------
@@ -83,21 +89,93 @@ def ids_of(folder: Path, text: str) -> list[int]:
     return ids
 
 
+def make_multimodal(folder: Path) -> tuple[int, int]:
+    """Write the folder of an ERNIE-4.5-VL, whose tokenizer and preprocessor of images are FastDeploy's.
+
+    Returns
+    -------
+    first, last : int
+        As of `make`.
+    """
+    import sentencepiece
+
+    folder.mkdir(parents=True, exist_ok=True)
+    symbols = [*_ERNIE, *MARKS]
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(_text()), model_writer=made, model_type="bpe", vocab_size=1200,
+        byte_fallback=True, user_defined_symbols=symbols, pad_id=3, hard_vocab_limit=False,
+        add_dummy_prefix=False, minloglevel=2,
+    )  # fmt: skip
+    (folder / "tokenizer.model").write_bytes(made.getvalue())
+    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=made.getvalue())
+    size = tokenizer.vocab_size()
+    _write(
+        folder / "tokenizer_config.json",
+        tokenizer_class="Ernie4_5Tokenizer",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        cls_token="<|begin_of_sentence|>",
+        sep_token="<|end_of_sentence|>",
+        mask_token="<mask:1>",
+        chat_template=_TEMPLATE,
+    )
+    _write(
+        folder / "config.json",
+        architectures=["Ernie4_5_VLMoeForConditionalGeneration"],
+        model_type="ernie4_5_moe_vl",
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        hidden_act="silu",
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        rope_3d=True,
+        freq_allocation=4,
+        max_position_embeddings=32768,
+        vocab_size=size,
+        tie_word_embeddings=True,
+        torch_dtype="bfloat16",
+        eos_token_id=tokenizer.eos_id(),
+        bos_token_id=tokenizer.bos_id(),
+        pad_token_id=tokenizer.pad_id(),
+        im_patch_id=tokenizer.piece_to_id("<|IMAGE_PLACEHOLDER|>"),
+        spatial_conv_size=2,
+        temporal_conv_size=2,
+        vision_config={"depth": 1, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "patch_size": 14},
+    )
+    _write(folder / "preprocessor_config.json", patch_size=14, merge_size=2, temporal_conv_size=2)
+    _write(
+        folder / "generation_config.json",
+        eos_token_id=[tokenizer.eos_id()], pad_token_id=tokenizer.pad_id(), top_p=0.8, temperature=0.7,
+    )  # fmt: skip
+    return 4 + len(symbols), size
+
+
+def _text() -> list[str]:
+    """Text that tokenizers are made of."""
+    words = _WORDS.split()
+    text = [f"{a} {b} {c}{n}" for n, (a, b) in enumerate(itertools.pairwise(words)) for c in words]
+    return text + ["你好，世界。", "naïve café – déjà vu", "def f(x):\n    return x + 1\n"] * 20
+
+
 def _tokenizer() -> Tokenizer:
     """Byte-level, with a few merges: some tokens are parts of a character, as in real ones."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    words = _WORDS.split()
-    text = [f"{a} {b} {c}{n}" for n, (a, b) in enumerate(itertools.pairwise(words)) for c in words]
-    text += ["你好，世界。", "naïve café – déjà vu", "def f(x):\n    return x + 1\n"] * 20
     trainer = trainers.BpeTrainer(
         vocab_size=1200,
         special_tokens=[END, PAD, START, *MARKS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(text, trainer)
+    tokenizer.train_from_iterator(_text(), trainer)
     return tokenizer
 
 

@@ -17,11 +17,12 @@ from .pairs import WAYS, hanging
 
 PATIENCE = 40.0
 """Seconds after which a client that got nothing is said to hang."""
+RUNNING = "fastdeploy:num_requests_running"
 BLOCKS = 514
 """The fewest that FastDeploy starts with at this length of a model."""
 TRANSFERS = ("slow", "failing", "aborted", "blocks")
 DEATHS = tuple(f"{role}-{whose}" for role in ("prefill", "decode") for whose in ("worker", "engine"))
-FAULTS = (*TRANSFERS, *DEATHS)
+FAULTS = (*TRANSFERS, "router", "messager", *DEATHS)
 _LONG = {"max_tokens": 4000, "stream": True, "extra_body": {"min_tokens": 3999}}
 
 
@@ -58,13 +59,17 @@ def run(
                 yield row("client leaves during its transfer", _leaves(pair))
             elif fault == "blocks":
                 yield row("no blocks on the decode node", _crowded(pair, channel))
+            elif fault == "router":
+                got, lasted = _without_router(pair)
+                yield row("kill -9 of the router, restarted", ends(got)) | {"seconds": lasted}
             else:
-                role, whose = fault.split("-")
+                role, whose = ("prefill", fault) if fault == "messager" else fault.split("-")
                 began = time.monotonic()
                 got = ends(death(pair, role, whose))
                 lasted = time.monotonic() - began
                 pair.prefill.transfers()
-                nodes.restart(pair.prefill if role == "prefill" else pair.decode)
+                dead, beside = pair.nodes if role == "prefill" else reversed(pair.nodes)
+                nodes.restart(dead, beside)
                 pair.wait()
                 made = row(f"kill -9 of the {role} node's {whose}, restarted", got)
                 yield made | {"seconds": lasted}
@@ -146,8 +151,35 @@ def death(
                 asked = pool.submit(cases.ask, pair, wanted, seconds=seconds, side_by_side=clients)
                 until(lambda: pair.decode.live() == clients, 60)
             time.sleep(0.5)
-            node.kill(node.workers()[0] if whose == "worker" else None)
+            victims = {"worker": node.workers, "messager": node.messagers}
+            node.kill(victims[whose]()[0] if whose in victims else None)
             return asked.result()
+    finally:
+        pair.decode.pace(0.0)
+
+
+def _without_router(pair: Pair, clients: int = 4) -> tuple[dict[str, list[Any]], float]:
+    """``kill -9`` of the router while clients stream, and another one in its place.
+
+    Returns
+    -------
+    dict, float
+        What each client got; seconds from the death until nothing runs on either node, `PATIENCE` at most.
+    """
+    wanted = [Case(f"client{number}", "chat", _LONG, f"tell {number}") for number in range(clients)]
+    pair.decode.pace(0.05)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(cases.ask, pair, wanted, seconds=PATIENCE, side_by_side=clients)
+            until(lambda: pair.decode.live() == clients, 60)
+            time.sleep(1)
+            began = time.monotonic()
+            pair.router.stop()
+            until(lambda: not any(cases.gauge(one.metrics(), RUNNING) for one in pair.nodes), PATIENCE)
+            lasted = time.monotonic() - began
+            pair.router.start()
+            pair.wait()
+            return asked.result(), lasted
     finally:
         pair.decode.pace(0.0)
 

@@ -1,45 +1,43 @@
-"""API processes that receive nothing: bad messages, errors, a kill, a stop, a client that does not read."""
+"""What ends a result's way: bad messages, errors, a killed API process, a client that does not read."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
+import itertools
 import json
 import os
 import re
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .cases import Case, ask, until
+import httpx
+
+from .cases import Case, ask, differences, quiet, until
 from .namespace import RAISED, Namespace
 from .server import Service
+from .watch import gauges_on
 
-LONG: dict[str, Any] = {"max_tokens": 1500, "stream": True, "extra_body": {"min_tokens": 1499}}
+LONG: dict[str, Any] = {"max_tokens": 500, "stream": True, "extra_body": {"min_tokens": 499}}
+PACE = 0.02
+"""Seconds between the worker's steps."""
+HANGS_S = 20.0
+"""Seconds after which a client that got nothing is said to hang."""
+FAULT, ENDS = "fault", "ends"
+"""Files in a service's folder that the shim reads."""
+BAD = 200
+"""Bad messages at once: five come in a row, though the engine's own arrive between them."""
 SHORT: dict[str, Any] = {"max_tokens": 20, "stream": True}
-FOR_EVER = {**LONG, "max_tokens": 30000, "extra_body": {"min_tokens": 29999}}
 
 
-@contextlib.contextmanager
-def _service(tree: Path, folder: Path, **given: Any) -> Any:
-    with (
-        Namespace(RAISED) as namespace,
-        Service(tree, folder, channel="plain", namespace=namespace, requests=32, **given) as service,
-    ):
-        service.wait(300)
-        service.pace(0.01)
-        yield service
-
-
-def sockets(service: Service) -> list[tuple[int, Path]]:
-    """Process and file of each API process's socket for results."""
-    found = []
-    for path in Path("/dev/shm").glob(f"response_{service.ports[0]}_w*.pull"):
-        found.append((int(re.findall(r"_w(\d+)\.pull", path.name)[0]), path))
-    return found
+def sockets(service: Service) -> list[Path]:
+    """Files of the API processes' sockets for results; none where results come one by one (2.5)."""
+    return sorted(Path("/dev/shm").glob(f"response_{service.ports[0]}_w*.pull"))
 
 
 def put(path: Path, messages: list[bytes]) -> None:
@@ -61,89 +59,139 @@ def ends(answers: Mapping[str, list[Any]]) -> dict[str, str]:
     }
 
 
-def dispatcher(tree: Path, folder: Path, *, plug_in: bool, fault: str = "") -> dict[str, Any]:
+def dispatcher(service: Service, *, fault: str = "", opening: bool = False) -> dict[str, Any]:
     """A fault of the dispatcher while four clients stream.
 
     Parameters
     ----------
     fault : str, optional
-        What the shim raises in the dispatcher, and how often: ``OSError 1``.  Default: five bad messages.
+        What the shim raises in the dispatcher, and how often: ``OSError 1``.  Default: bad messages, where
+        an API process has a socket of its own (not 2.5).
+    opening : bool
+        Whether it comes with the first message, while the streams are being opened.
 
     Returns
     -------
     dict
-        ``"clients"``, ``"next"``: how the streams ended, and one that began afterwards; ``"hang"``: how many
-        got nothing for 10 s; ``"health"``: lines of the metrics page.
+        ``"differences"`` of the streams from what they are without a fault; ``"next"``: how one ended that
+        began afterwards; ``"hang"``: how many got nothing for `HANGS_S`; ``"health"``: lines of the metrics.
     """
-    file = folder / "fault"
-    environment = {"FD_SERVICE_DISPATCHER_FAULT": str(file)}
-    with (
-        _service(tree, folder, plug_in=plug_in, environment=environment) as service,
-        concurrent.futures.ThreadPoolExecutor() as pool,
-    ):
+    file = service.folder / FAULT
+    with concurrent.futures.ThreadPoolExecutor() as pool:
         wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(4)]
-        waiting = pool.submit(ask, service, wanted, seconds=10, side_by_side=4)
+        service.pace(0.0)
+        right = ask(service, wanted, side_by_side=4)
+        service.pace(PACE)
+        if opening:
+            file.write_text(fault)
+        waiting = pool.submit(ask, service, wanted, seconds=HANGS_S, side_by_side=4)
         if not until(lambda: service.live() == 4, 60):
             raise TimeoutError("the requests do not begin")
         time.sleep(1)
-        if fault:
+        if not opening and fault:
             file.write_text(fault)
-        else:
-            put(sockets(service)[0][1], [b"\xc1 no message"] * 5)
+        elif not opening and sockets(service):
+            put(sockets(service)[0], [b"\xc1 no message"] * BAD)
         time.sleep(2)
         health = [line for line in service.metrics().splitlines() if line.startswith("fd_postproc_api_disp")]
         got = waiting.result(300)
-        after = ask(service, [Case("next", "chat", SHORT, "next")], seconds=10)
+        after = ask(service, [Case("next", "chat", SHORT, "next")], seconds=HANGS_S)
         hang = sum(one[-1] == "hangs" for one in (*got.values(), *after.values()))
-        return {"clients": ends(got), "next": ends(after), "hang": hang, "health": health}
+        return {
+            "clients": ends(got), "differences": differences(right, got, crowd=True), "next": ends(after),
+            "hang": hang, "health": health,
+        }  # fmt: skip
 
 
-def api_process(tree: Path, folder: Path, *, plug_in: bool, stopped: float = 0.0) -> dict[str, Any]:
-    """``kill -9`` of the busiest of four API processes, or SIGSTOP for some seconds, beside the others.
+def busiest(service: Service, count: int = 1) -> list[int]:
+    """The API processes that hold the most open files: those with the most clients."""
+    held = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in service.api_servers()}
+    return sorted(held, key=lambda pid: -held[pid])[:count]
+
+
+def api_process(service: Service, *, victims: int = 1) -> dict[str, Any]:
+    """``kill -9`` of the busiest of four API processes, which gunicorn starts again, beside the others.
+
+    Parameters
+    ----------
+    victims : int
+        How many are killed at once.
 
     Returns
     -------
     dict
-        ``"live"``: requests before, and 10 and 20 s after the kill; ``"clients"``: how the streams ended;
-        ``"hang"``: how many got nothing for 30 s; ``"sockets"``: files left; ``"log"``: the plug-in's lines.
+        ``"live"``: requests before, and 10 and 20 s after the kill; ``"quiet"``: whether none runs in the
+        end; ``"cut"``: streams that the kill has ended; ``"differences"`` of all others from what they are
+        without a kill; ``"next"``: how streams ended that began afterwards; ``"hang"``: how many got nothing
+        for a minute; ``"log"``: lines of the plug-in.
     """
-    with (
-        _service(tree, folder, plug_in=plug_in, workers=4) as service,
-        concurrent.futures.ThreadPoolExecutor() as pool,
-    ):
-        body = LONG if stopped else FOR_EVER
-        wanted = [Case(f"long{n}", "chat", body, f"tell {n}") for n in range(16)]
-        waiting = pool.submit(ask, service, wanted, seconds=30 + stopped, side_by_side=16)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(12)]
+        service.pace(0.0)
+        right = ask(service, wanted, side_by_side=len(wanted))
+        service.pace(3 * PACE)
+        waiting = pool.submit(ask, service, wanted, seconds=3 * HANGS_S, side_by_side=len(wanted))
         if not until(lambda: service.live() == len(wanted), 60):
             raise TimeoutError("the requests do not begin")
         time.sleep(2)
-        held = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid, _ in sockets(service)}
-        victim = max(held, key=lambda pid: held[pid])
         live = [service.live()]
-        if stopped:
-            os.kill(victim, signal.SIGSTOP)
-            time.sleep(stopped)
-            os.kill(victim, signal.SIGCONT)
-        else:
-            os.kill(victim, signal.SIGKILL)
-            for _ in range(2):
-                time.sleep(10)
-                live.append(service.live())
-            short = ask(service, [Case(f"next{n}", "chat", SHORT, "next") for n in range(4)], seconds=10)
-            for pid, _ in sockets(service):  # the others, so that their streams need not be waited for
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        got = waiting.result(600)
-        if not stopped:
-            got = {**got, **short}
-            until(lambda: service.live() == 0, 15)
+        for pid in busiest(service, victims):
+            os.kill(pid, signal.SIGKILL)
+        for _ in range(2):
+            time.sleep(10)
             live.append(service.live())
-        log = [line[-160:] for line in service.log().splitlines() if "fd_postproc: API process" in line]
-        hang = sum(one[-1] == "hangs" for one in got.values())
-        return {"live": live, "clients": ends(got), "hang": hang, "left": len(sockets(service)), "log": log}
+        after = ask(service, [Case(f"next{n}", "chat", SHORT, "next") for n in range(4)], seconds=HANGS_S)
+        service.pace(0.0)
+        got = waiting.result(600)
+        cut = [name for name, one in got.items() if isinstance(one[-1], dict)]
+        others = {name: one for name, one in got.items() if name not in cut}
+        return {
+            "live": live, "quiet": quiet(service), "cut": len(cut), "next": ends(after),
+            "differences": differences({name: right[name] for name in others}, others, crowd=True),
+            "hang": sum(one[-1] == "hangs" for one in (*got.values(), *after.values())),
+            "log": [line[-160:] for line in service.log().splitlines() if "fd_postproc: API process" in line],
+        }  # fmt: skip
 
 
-def slow_socket(tree: Path, folder: Path, *, plug_in: bool, seconds: float = 30.0) -> dict[str, Any]:
+def engine_thread(service: Service, *, thread: str) -> dict[str, Any]:
+    """SystemExit in a thread of the engine, which FastDeploy's ends of, while clients stream.
+
+    Parameters
+    ----------
+    thread : str
+        Name of its function.
+
+    Returns
+    -------
+    dict
+        ``"clients"``, ``"next"``: how streams ended, and some that began afterwards; ``"hang"``: how many got
+        nothing for `HANGS_S`; ``"alarms"``: gauges of health; ``"log"``: lines of the plug-in.
+    """
+    file = service.folder / ENDS
+    service.pace(PACE)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(4)]
+        waiting = pool.submit(ask, service, wanted, seconds=HANGS_S, side_by_side=4)
+        if not until(lambda: service.live() == 4, 60):
+            raise TimeoutError("the requests do not begin")
+        time.sleep(1)
+        file.write_text(thread)
+        until(lambda: not file.exists(), 10)
+        after: dict[str, Any] = {}
+        for n in range(2):  # a thread that waits for requests ends with the first
+            after.update(ask(service, [Case(f"next{n}", "chat", SHORT, "next")], seconds=HANGS_S))
+        alarms: list[str] = []
+        with contextlib.suppress(httpx.HTTPError):  # the engine may have ended with its thread
+            alarms = sorted(gauges_on(service.metrics(), "unhealthy", "busy"))
+        got = waiting.result(300)
+        return {
+            "clients": ends(got), "next": ends(after), "alarms": alarms,
+            "hang": sum(one[-1] == "hangs" for one in (*got.values(), *after.values())),
+            "log": [line[-160:] for line in service.log().splitlines() if "SystemExit" in line][:4],
+        }  # fmt: skip
+
+
+def slow_socket(service: Service, *, seconds: float = 20.0) -> dict[str, Any]:
     """A client that stops reading its stream, beside one that reads.
 
     Returns
@@ -151,11 +199,8 @@ def slow_socket(tree: Path, folder: Path, *, plug_in: bool, seconds: float = 30.
     dict
         ``"tokens"``: that the engine made meanwhile; ``"MiB"``: by which the API process grew; ``"clients"``.
     """
-    with (
-        _service(tree, folder, plug_in=plug_in) as service,
-        socket.create_connection(("127.0.0.1", service.ports[0])) as slow,
-    ):
-        service.pace(0.002)
+    service.pace(0.002)
+    with socket.create_connection(("127.0.0.1", service.ports[0])) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = json.dumps(
             {"model": "default", "messages": [{"role": "user", "content": "a"}], "stream": True,
@@ -165,14 +210,14 @@ def slow_socket(tree: Path, folder: Path, *, plug_in: bool, seconds: float = 30.
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
         )
-        pid = sockets(service)[0][0]
+        (pid,) = service.api_servers()
         until(lambda: service.live() == 1, 60)
         before = _memory(pid)
         began = _tokens(service)
         ends_at = time.monotonic() + seconds
         answers = {}
         while time.monotonic() < ends_at:
-            answers.update(ask(service, [Case("beside", "chat", SHORT, "b")], seconds=10))
+            answers.update(ask(service, [Case("beside", "chat", SHORT, "b")], seconds=HANGS_S))
         return {
             "tokens": _tokens(service) - began, "MiB": round((_memory(pid) - before) / 2**20, 1),
             "clients": ends(answers), "hang": sum(one[-1] == "hangs" for one in answers.values()),
@@ -187,3 +232,53 @@ def _memory(pid: int) -> int:
 def _tokens(service: Service) -> int:
     found = re.findall(r"^fastdeploy:generation_tokens_total(?:{.*})? (\S+)", service.metrics(), re.M)
     return int(float(found[0])) if found else 0
+
+
+ROWS: dict[str, tuple[int, Callable[..., dict[str, Any]]]] = {
+    "kill -9 of one of four API processes": (4, api_process),
+    "kill -9 of two of four API processes": (4, functools.partial(api_process, victims=2)),
+    "bad messages": (1, dispatcher),
+    "an OSError in the dispatcher": (1, functools.partial(dispatcher, fault="OSError 1")),
+    "an OSError in the dispatcher while streams are opened": (
+        1, functools.partial(dispatcher, fault="OSError 1", opening=True)
+    ),
+    "MemoryErrors in the dispatcher": (1, functools.partial(dispatcher, fault="MemoryError 5")),
+    "a client that stops reading": (1, slow_socket),
+    "SystemExit in the token thread": (
+        1, functools.partial(engine_thread, thread="process_sampling_results")
+    ),
+    "SystemExit in the sender's thread": (
+        1, functools.partial(engine_thread, thread="_zmq_send_generated_tokens")
+    ),
+    "SystemExit in the scheduling thread": (
+        1, functools.partial(engine_thread, thread="_schedule_request_to_worker_v1")
+    ),
+}  # fmt: skip
+"""Processes of the API server, and what is done to the service."""
+
+
+def run(
+    tree: Path, folder: Path, *, plug_in: bool, only: Collection[str] = tuple(ROWS)
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of `ROWS`, and what was seen.
+
+    With the plug-in a service goes on to the next row; what has ended in FastDeploy's own stays so.
+    """
+    rows = [(what, *ROWS[what]) for what in only]
+    groups = itertools.groupby(rows, key=lambda row: row[1] if plug_in else row[0])
+    for number, (_, group) in enumerate(groups):
+        together = list(group)
+        place = folder / str(number)
+        with (
+            Namespace(RAISED) as namespace,
+            Service(
+                tree, place, plug_in=plug_in, namespace=namespace, requests=32, workers=together[0][1],
+                environment={
+                    "FD_SERVICE_DISPATCHER_FAULT": str(place / FAULT),
+                    "FD_SERVICE_ENDS_THREAD": str(place / ENDS),
+                },
+            ) as service,
+        ):  # fmt: skip
+            service.wait(300)
+            for what, _, act in together:
+                yield what, act(service)

@@ -24,6 +24,9 @@ from .namespace import Namespace
 HERE = Path(__file__).resolve().parent
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 
+HTTP = httpx.Client(verify=False, headers={"Connection": "close"})
+"""Of `httpx.get` each call would read all certificates, which costs more than the services' answers."""
+
 
 class NotReady(Exception):
     """The service ended, or did not answer in time."""
@@ -53,9 +56,11 @@ class Service:
     parsers : tuple of (str, str)
         ``--reasoning-parser`` and ``--tool-call-parser``; "" is none.
     says : mapping of int to str, optional
-        What each answer says from a token on, in the place of made-up tokens: ``{0: "<think>"}``.
+        What each answer says from a token on, instead of made-up tokens: ``{0: "<think>"}``.
     experts : tuple of (int, int), optional
         Layers, and experts of each token in each, that answers tell.
+    multimodal : bool
+        An ERNIE-4.5-VL in place of a text model; asked for texts only.
     role : {"mixed", "prefill", "decode"}
         ``--splitwise-role``; a prefill and a decode node need a `router`.
     router : str
@@ -85,6 +90,7 @@ class Service:
         parsers: tuple[str, str] = ("", ""),
         says: Mapping[int, str] | None = None,
         experts: tuple[int, int] | None = None,
+        multimodal: bool = False,
         role: str = "mixed",
         router: str = "",
         blocks: int = 0,
@@ -95,7 +101,8 @@ class Service:
         self.tree, self.folder, self.plug_in, self.channel = Path(tree).resolve(), folder, plug_in, channel
         self.namespace, self.draft, self.requests = namespace, draft, requests
         self.api_processes, self.parsers, self.says = workers, parsers, dict(says or {})
-        self.experts, self.role, self.router, self.ranks = experts, role, router, ranks
+        self.experts, self.multimodal = experts, multimodal
+        self.role, self.router, self.ranks = role, router, ranks
         # A node's blocks are memory of this machine: its cache messager makes them.
         self.blocks = blocks or (2000 if role != "mixed" else 4000 if experts else 200000)
         self.ports = ports or free_ports(ranks * len(kinds_of_ports(role)))
@@ -133,7 +140,8 @@ class Service:
     def start(self) -> None:
         """Start it; `wait` waits until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        first, last = model.make(self.folder / "model", *(self.experts or ()))
+        make = model.make_multimodal if self.multimodal else model.make
+        first, last = make(self.folder / "model", *(self.experts or ()))
         said = {
             place + n: token
             for place, text in self.says.items()
@@ -221,14 +229,14 @@ class Service:
             if self.process.poll() is not None:
                 raise NotReady(f"the service ended with {self.process.returncode}: see {self.folder}/out")
             with contextlib.suppress(httpx.HTTPError):
-                if all(httpx.get(f"{url}/health", timeout=5).status_code == 200 for url in urls):
+                if all(HTTP.get(f"{url}/health", timeout=5).status_code == 200 for url in urls):
                     return
-            time.sleep(0.2)
+            time.sleep(0.5)
         raise NotReady(f"no answer within {seconds} s: see {self.folder}/out and {self.folder}/log")
 
     def metrics(self) -> str:
         """Its metrics page."""
-        return httpx.get(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=10).text
+        return HTTP.get(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=10).text
 
     def live(self) -> int:
         """Requests of the worker's last step."""
@@ -244,6 +252,14 @@ class Service:
             pid
             for pid in self.processes()
             if "worker_process.py" in _command(pid) and "-c" not in _command(pid)
+        ]
+
+    def messagers(self) -> list[int]:
+        """Process ids of what moves a node's cache."""
+        return [
+            pid
+            for pid in self.processes()
+            if "cache_messager.py" in _command(pid) and "-c" not in _command(pid)
         ]
 
     def api_servers(self) -> list[int]:
@@ -359,7 +375,7 @@ class Rank:
 
     def metrics(self) -> str:
         """Its metrics page."""
-        return httpx.get(
+        return HTTP.get(
             f"http://127.0.0.1:{self._service.port('metrics', self._rank)}/metrics", timeout=10
         ).text
 

@@ -129,3 +129,9 @@ def gauges_on(page: str, *names: str) -> set[str]:
         for line in page.splitlines()
         if line.startswith(begins) and float(line.rpartition(" ")[2])
     }
+
+
+def seams_left(page: str) -> list[str]:
+    """Parts of the plug-in that a page of metrics says are FastDeploy's own, or that it knows none."""
+    paths = [line for line in page.splitlines() if line.startswith("fd_postproc_fast_path{")]
+    return [line for line in paths if not float(line.rpartition(" ")[2])] if paths else ["no path is there"]

@@ -5,8 +5,8 @@ import pytest
 from benchmarks import (
     fit,
     instructions,
+    make_results,
     runner,
-    targets,
 )
 from tests.lib.rows import each
 
@@ -52,20 +52,17 @@ def test_timings_come_back_from_a_file(tmp_path):
     assert found[0][1].results["floor"].rounds == STEP[1].results["floor"].rounds
 
 
-def test_targets_are_judged():
-    text = targets.markdown([STEP])
-    assert text.splitlines()[-1] == (
-        "| results, 1 column | 18.0 ms | 300 us | 300 us | 60.0 | 1.50 | 350 us, 40 times as fast | yes |"
-    )
-    slow = compared("step", STEP[1].case, {"FastDeploy restated": 9e-3, "fd_postproc": 0.3e-3, "floor": 1e-4})
-    assert targets.markdown([slow]).splitlines()[-1].endswith("| no |")
-
-
-@each("target", targets.TARGETS)
-def test_targets_name_what_is_measured(target):
+@each("row", make_results.FOR_OPERATORS)
+def test_readmes_table_names_what_is_measured(row):
+    _, question, case, by = row
     for quick in (True, False):
-        found = [one for _, one in runner.plan((target.question,), quick) if one.case == target.case]
-        assert {target.ours, target.stock, "floor"} <= set(found[0].contenders)
+        found = [one for _, one in runner.plan((question,), quick) if one.case == case]
+        assert {"fd_postproc", by} <= set(found[0].contenders)
+
+
+def test_readmes_table():
+    engine = compared("engine", make_results.NARROW, {"FastDeploy restated": 18e-3, "fd_postproc": 0.3e-3})
+    assert make_results.for_operators([engine]).endswith("alone | 18.0 ms | 300 us | 60 |")
 
 
 def test_the_line_is_found():

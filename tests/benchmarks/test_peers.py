@@ -1,8 +1,15 @@
 """Tables of the comparison with other engines, from the recorded results."""
 
+import json
+import subprocess
+import sys
+from types import MappingProxyType
+
 import pytest
 
-from benchmarks.peers import results
+from benchmarks.peers import results, turns
+from benchmarks.peers.load import Load
+from tests.lib.paths import ROOT
 
 
 def cells(table):
@@ -42,3 +49,87 @@ def test_an_engine_that_is_left_out_says_why_and_costs_no_other_its_row(tmp_path
     assert page.read_text().splitlines()[-1] == "after"
     assert "old" not in page.read_text()
     assert blocks["short"] in page.read_text()
+
+
+class Machine:
+    """A clock for passes: everything takes `slow` times as long, which changes from round to round."""
+
+    costs = MappingProxyType({"first": 0.010, "second": 0.020, "third": 0.020})
+
+    def __init__(self, noise):
+        self.noise, self.asked = noise, []
+
+    def __call__(self, name):
+        slow = self.noise[len(self.asked) % len(self.noise)]
+        self.asked.append(name)
+        return {"seconds": self.costs[name] * slow, "work": 0.005 * slow}
+
+
+@pytest.mark.parametrize("noise", [[1.0], [1.0, 1.3, 4.0, 0.7, 2.0, 2.0, 1.1]])
+def test_a_machine_that_is_slow_now_and_then_decides_nothing(noise):
+    machine = Machine(noise)
+    told = turns.take_turns(Machine.costs, machine)
+    summed = turns.summed_up(told, 10)
+    assert [one["us"] / summed["first"]["us"] for one in summed.values()] == pytest.approx([1, 2, 2])
+    assert max(one["spread"] for one in summed.values()) == pytest.approx(0)
+    rounds = [machine.asked[n : n + 3] for n in range(0, len(machine.asked), 3)]
+    assert len(rounds) == turns.PASSES >= 9
+    assert all(sorted(one) == sorted(Machine.costs) for one in rounds)
+    assert len({*map(tuple, rounds)}) > 3  # nobody is always first
+
+
+def test_a_pass_in_which_something_else_ran_is_seen_in_the_spread():
+    passes = [{"seconds": 0.01 * (3 if number in (2, 5, 7) else 1), "work": 0.005} for number in range(9)]
+    summed = turns.summed_up({"one": passes}, 10)["one"]
+    assert summed["us"] == pytest.approx(1000)
+    assert summed["spread"] == pytest.approx(2)
+    assert summed["passes"][2] == pytest.approx(3000)
+
+
+ENGINE = """
+from benchmarks.peers.clock import Contender
+from benchmarks.peers.load import Answer
+
+PACKAGES = ("pip", "no-such-package")
+
+def load_engine():
+    print("a library's own words")
+
+def contenders(load, model, fast):
+    def make(wrong):
+        def step(message):
+            return [[number + wrong for number in row] for row in message.ids.tolist()]
+        def answers(rows):
+            return [Answer([one[0] for one in rows[n * load.accepted:(n + 1) * load.accepted]], None, None)
+                    for n in range(load.streams)]
+        return Contender(lambda message: message, lambda: None, step, answers)
+    return {"right": lambda: make(0), "wrong": lambda: make(1), "ends": lambda: 1 / 0}
+"""
+
+
+def test_contenders_wait_in_processes_of_their_own(tmp_path):
+    """What each has to say, its passes in any order, and one that is wrong beside them."""
+    engine = tmp_path / "of_test.py"
+    engine.write_text(ENGINE)
+    code = (
+        "import importlib.util, sys; from benchmarks.peers import play; "
+        f"spec = importlib.util.spec_from_file_location('benchmarks.peers.of_test', {str(engine)!r}); "
+        "module = importlib.util.module_from_spec(spec); sys.modules[spec.name] = module; "
+        "spec.loader.exec_module(module); sys.argv = ['play', 'test']; sys.exit(play.main())"
+    )
+    load = Load(2, 2, None, False)
+    asked = [
+        {"begin": load.as_json(), "options": {"fast": True}}, {"pass": "right"}, {"pass": "right"},
+        {"end": True}, {"versions": True},
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True,
+        input="".join(f"{json.dumps(one)}\n" for one in asked),
+    )  # fmt: skip
+    ready, first, second, ended, versions = map(json.loads, done.stdout.splitlines())
+    assert "WrongAnswer" in ready["wrong"]["left out"]
+    assert "ZeroDivisionError" in ready["ends"]["left out"]
+    assert min(*first.values(), *second.values()) > 0
+    assert ended.keys() == {"right"}
+    assert ended["right"]["steps"] == ready["right"]["steps"] > 0
+    assert versions.keys() == {"pip"}

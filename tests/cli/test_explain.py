@@ -26,8 +26,10 @@ LOG = logging.getLogger("tests.flight")
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
     """Where files are during the test."""
-    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path))
-    return tmp_path
+    folder = tmp_path / "flights"
+    folder.mkdir()
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -206,6 +208,23 @@ def test_what_is_not_there(run, folder, what, words):
     assert status == 1
     assert words in err
     assert "Traceback" not in err
+
+
+def test_files_of_another_user_are_named(run, folder):
+    os.mkdir(os.path.join(os.path.dirname(folder), "fd_postproc-65534"))
+    for what in ([], ["4194305"]):
+        status, _, err = run("explain", *what)
+        assert (status, "nobody" in err) == (1, True)
+
+
+def test_a_file_that_is_removed_meanwhile_is_passed_over(run, recorder, folder, monkeypatch):
+    """Another process's start removes files of ended runs."""
+    heads = explain._engines()
+    monkeypatch.setattr(
+        explain, "_engines", lambda: [SimpleNamespace(name=str(folder / "gone.flight")), *heads]
+    )
+    status, out, err = run("explain", "chat-1")
+    assert (status, err) == (0, ""), out
 
 
 def test_a_request_that_nobody_knows_and_messages_that_were_not_kept(run, recorder):

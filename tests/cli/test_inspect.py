@@ -12,6 +12,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli.guess import candidates
 from fd_postproc.cli.tables import Grid, fitting
+from fd_postproc.recording import Recording
 from tests.lib.commands import SHIPPED, flat, key_of
 from tests.lib.rows import each
 
@@ -93,6 +94,15 @@ def test_inspect_with_another_layout(run, tmp_path):
     status, _, err = run("inspect", path, "--channel", "plain", "--layout", "40,20,6,64")
     assert status == 1
     assert "more than the 168 of this channel and layout" in err
+
+
+def test_a_recording_that_is_cut_short_says_so(run, tmp_path):
+    cut = tmp_path / "cut.fdrec"
+    cut.write_bytes((SHIPPED / "plain.fdrec").read_bytes()[:-3])
+    with Recording(cut) as recording:
+        whole = sum(1 for _ in recording)
+    status, _, err = run("inspect", cut, "--index", str(whole))
+    assert (status, "cut short" in err) == (1, True)
 
 
 @each(

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -9,6 +10,7 @@ from fd_postproc import queues
 from tests.conftest import set_limit
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import SHIPPED, flat
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 RECORDING = str(SHIPPED / "plain.fdrec")
@@ -85,3 +87,28 @@ def test_a_full_standard_output_is_named(run, monkeypatch):
         monkeypatch.setattr("sys.stdout", full)
         status, _, err = run("inspect", RECORDING)
     assert (status, err) == (1, "fd-postproc inspect: standard output: No space left on device\n")
+
+
+MISSING = """
+import sys
+sys.modules["rich"] = None
+from fd_postproc.cli import main
+sys.exit(main(["doctor", "--no-trial"]))
+"""
+
+
+@pytest.mark.resident_memory
+@each(
+    "command, words",
+    [
+        (["sh", "-c", f'"{FD_POSTPROC}" inspect - <&-'], "standard input is closed"),
+        (["sh", "-c", f'"{FD_POSTPROC}" replay - 8002 <&-'], "standard input is closed"),
+        (["prlimit", "--as=150000000", "--", FD_POSTPROC, "demo"], "not enough memory"),
+        ([sys.executable, "-c", MISSING], "the package rich is not installed"),
+    ],
+)
+def test_what_is_missing_is_named(command, words):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode in (0, 1)
+    assert done.returncode == 0 or words in done.stderr  # memory: how much a build needs varies
+    assert "Traceback" not in done.stderr

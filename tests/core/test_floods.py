@@ -13,7 +13,6 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from tests.lib.flooding import KINDS, flooding, honest
-from tests.lib.quiet import imported
 from tests.lib.rig import Rig
 from tests.lib.waiting import PATIENCE, signalled, until
 from tests.reference import FrameHeader
@@ -79,8 +78,6 @@ def test_honest_frames_beside_a_flood(kind, default_limits, queue_keys):
 @pytest.mark.nightly
 def test_a_token_thread_under_floods(default_limits, ops_queue, caplog):
     """It stays alive, healthy, and short of words."""
-    logger = imported("logging").getLogger("fastdeploy")
-    logger.addHandler(caplog.handler)
     rig, key = Rig("spec", ["a", "b"]), queues.locate("spec")
     try:
         rig.start()
@@ -103,4 +100,3 @@ def test_a_token_thread_under_floods(default_limits, ops_queue, caplog):
         assert said < 10
     finally:
         rig.close()
-        logger.removeHandler(caplog.handler)

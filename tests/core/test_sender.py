@@ -9,7 +9,7 @@ import sysv_ipc
 
 import fd_postproc as fp
 from tests import reference
-from tests.lib.children import ended, forked
+from tests.lib.children import ended, forked, in_a_child
 from tests.lib.marks import forks_beside_threads
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
@@ -123,6 +123,18 @@ def test_a_signal_handler_that_forks_in_the_middle_of_a_send(default_limits, que
     assert got == [step]
     assert receiver.stats["incomplete"] == 0
     assert queue.current_messages == 0
+
+
+def test_a_forked_child_numbers_its_frames_from_the_start(queue, plain_step):
+    with (
+        fp.Sender("plain", key=queue.key, dialect="compact") as sender,
+        fp.Receiver("plain", key=queue.key) as it,
+    ):
+        for _ in range(3):
+            sender.send(plain_step)
+        in_a_child(lambda: [sender.send(plain_step) for _ in range(2)])
+        sender.send(plain_step)
+        assert [it.receive(0).seq for _ in range(6)] == [0, 1, 2, 0, 1, 3]
 
 
 def test_a_step_of_another_channel(plain_sender, queue):

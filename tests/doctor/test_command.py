@@ -26,6 +26,12 @@ def test_exit_status_and_filters(run, queue, monkeypatch):
     assert "1 error" in out
 
 
+@each("severity, status, strict", [("info", 0, 0), ("warning", 0, 1), ("error", 1, 1)])
+def test_strict_is_about_warnings(severity, status, strict, run, monkeypatch):
+    monkeypatch.setattr(doctor, "examine", lambda *_: [doctor.Finding(severity, "queues", "x", "x", "x")])
+    assert (run()[0], run("--strict")[0]) == (status, strict)
+
+
 def test_json(run, queue):
     status, out, _ = run("--json", "--queue-id", f"key:{queue.key:#x}")
     document = json.loads(out)

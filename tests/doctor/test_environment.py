@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from fd_postproc import doctor
 from fd_postproc.doctor import trial
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
 from fd_postproc.flight.recorder import Recorder
@@ -207,6 +208,10 @@ def test_names_beside_ours_that_are_no_plug_in(site, monkeypatch):
         found = [one for one in check_fastdeploy() if one.code == "plugin-unknown"]
         assert [one.data["unknown"] for one in found] == ([] if unknown is None else [unknown])
         assert all(one.severity == "warning" and one.remedy[0].endswith(remedy) for one in found)
+        monkeypatch.setattr(doctor, "check_fastdeploy", check_fastdeploy)
+        assert [
+            one for one in doctor.examine(doctor.Scope(trial=False)) if one.code == "plugin-unknown"
+        ] == found
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc;another")
     assert check_fastdeploy()[1].remedy == ("FD_PLUGINS=another,fd_postproc",)
 

@@ -29,6 +29,27 @@ def test_a_healthy_queue_with_live_users(queue, live_user):
     assert found["queue"].data["receiver_state"] == "alive"
 
 
+def test_the_role_and_rank_of_a_queues_engine(queue, live_user, monkeypatch, tmp_path):
+    """By its flight recorder, as long as it runs and nobody else reads the queue."""
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flight"))
+    code = (
+        "import sys; from fd_postproc.flight import files\n"
+        f"made = files.make('engine', 'topk', 8002, {queue.key}, 1 << 16, 'prefill node, rank 1')\n"
+        "print(made.path, flush=True); sys.stdin.read()"
+    )
+    queue.send(bytes(8))
+    with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as engine:
+        engine.stdout.readline()
+        assert examined(queue)["queue"].subject.endswith(", prefill node, rank 1)")
+        live_user(queue.key, "q.receive()")
+        until(lambda: queue.last_receive_pid)
+        assert "prefill node" not in examined(queue)["queue"].subject
+        queue.send(bytes(8))
+        queue.receive()
+        engine.stdin.close()
+    assert "prefill node" not in examined(queue)["queue"].subject
+
+
 def test_a_thread_that_waited_for_its_message_is_told_as_its_process(queue, live_user):
     """For such a reader the kernel keeps the thread's number."""
     code = "import threading\nthreading.Thread(target=lambda: (q.receive(), sys.stdin.read())).start()"
@@ -58,6 +79,13 @@ def test_a_full_queue(queue):
     while queue.current_messages > 1:
         queue.receive()
     assert set(examined(queue)) == {"queue"}
+
+
+def test_a_queue_with_room_for_one_more_is_not_full(queue):
+    queue.max_size = 3000
+    for full in (False, False, True):
+        queue.send(bytes(1000))
+        assert ("queue-full" in examined(queue)) is full
 
 
 @each(("size", "floods"), [(4, True), (40, True), (64, False)])

@@ -9,6 +9,7 @@ import pytest
 from fd_postproc import doctor, subprocess_json
 from fd_postproc.doctor import Finding, Scope, trial
 from fd_postproc.fastdeploy import build, gate, report
+from fd_postproc.fastdeploy.contract import SERVED
 from tests.lib.paths import TESTS
 from tests.lib.quiet import imported
 from tests.lib.rows import each
@@ -43,6 +44,12 @@ def test_without_fastdeploy_nothing_is_tried(monkeypatch):
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-untried", "info")
     assert "FastDeploy is not installed" in found.seen
+
+
+def test_an_older_fastdeploy_is_not_to_be_accepted_by_its_operator(monkeypatch):
+    for reason, remedies in ((f"it has no clock; served are FastDeploy {SERVED}", 1), ("new code", 3)):
+        told = {"from": "", "decision": {"compatible": False, "reason": reason}}
+        assert len(trial._judged(told).remedy) == remedies
 
 
 @each("batches", [True, False])
@@ -113,6 +120,15 @@ def test_a_difference_comes_with_its_remedy(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")  # it is tried all the same
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-disabled", "info")
+
+
+@each("change, ours", [("wrapped by traced", False), ("replaced by mine", False), ("new", True)])
+def test_no_newer_version_is_promised_for_what_somebody_has_wrapped(monkeypatch, change, ours):
+    reason = DIFFERENCE["reason"] if ours else f"TokenProcessor.x is {change} (line 3 of y.py)"
+    monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
+    monkeypatch.setattr(trial, "report", lambda: {"decision": {**DIFFERENCE, "reason": reason}})
+    (found,) = trial.check_trial()
+    assert ("FD_POSTPROC_KNOWN" in " ".join(found.remedy)) is ours
 
 
 @each("folder", ["FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"])

@@ -34,7 +34,7 @@ EXAMPLES = {
     "undelivered": ([*GOOD, event(101.9, Kind.UNDELIVERED, text="OSError in steps.py:3 (f)")], {}),
     "failed-request": ([*GOOD, event(101.9, Kind.FAILED, 1, slot=1, text="KeyError in steps.py:3 (f)")], {}),
     "send-failed": ([event(100.0, Kind.SEND_FAILED, 1, text="too big")], {"side": "worker"}),
-    "stood-aside": ([event(100.0, Kind.STOOD_ASIDE, text="it differs")], {}),
+    "fell-back": ([event(100.0, Kind.FELL_BACK, text="it differs")], {}),
     "left": ([*GOOD, event(101.9, Kind.LEFT, 5, slot=1)], {}),
 }
 
@@ -53,6 +53,8 @@ def test_a_fault_is_named_and_nothing_else(code):
     *others, found = findings(Picture(flight(*entries, **options), 106.5 if code == "frozen" else now))
     assert found.code == code
     assert found.text
+    if code == "frames":  # the numbers of two events
+        assert [word for word in found.text.split() if word.isdigit()] == ["2", "3"]
     assert [one.code for one in others] == (["silent"] if code == "limits-low" else [])
 
 

@@ -26,12 +26,12 @@ server = messages.ZmqIpcServer(name=name, mode=zmq.PULL)
 client = messages.ZmqIpcClient(name=name, mode=zmq.PUSH)
 client.connect()
 
-box, ours = Sandbox(module), Sandbox(module)
+box = Sandbox(module)
 facts = Facts.of(module, box)
 through = []
 
 
-class OverSocket(make_class(ours.module)):
+class OverSocket(make_class(box.module)):
     """Takes what is in its tensors from the socket instead."""
 
     def _process_batch_output(self):
@@ -41,7 +41,7 @@ class OverSocket(make_class(ours.module)):
         step = step_from_tensors(self.channel, *tensors, layout=self.layout)
         sender, number = numbering.next()
         client.send_pyobj(encode_frame(ReferenceStep.from_step(step), sender=sender, seq=number))
-        ours.switches["FD_USE_GET_SAVE_OUTPUT_V1"] = True
+        box.switches["FD_USE_GET_SAVE_OUTPUT_V1"] = True
         self.zmq_server = server
         lost = self.counters.lost_steps, self.counters.malformed
         self.parts.loop.round(self.parts.socket, self.parts.streamed, self.counters.stages)
@@ -51,7 +51,7 @@ class OverSocket(make_class(ours.module)):
 
 for trait, value in facts.traits.items():
     setattr(OverSocket, trait, value)
-pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(ours, OverSocket)
+pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(box, OverSocket)
 scripts = [one for one in canned.SCRIPTS if one.channel.startswith("spec") and not one.masks]
 found = None
 for script in scripts:

@@ -22,12 +22,12 @@ def main(seed, wanted):
     time.time = lambda: 1_800_000_000.0  # the same for both classes: sums of many stamps are compared
     importlib.import_module("tools.accept.trial")._BETWEEN_STEPS = 0.0
     module = importlib.import_module("fastdeploy.output.token_processor")
-    box, ours = Sandbox(module), Sandbox(module)
+    box = Sandbox(module)
     facts = Facts.of(module, box)
-    cls = make_class(ours.module)
+    cls = make_class(module)
     for name, value in facts.traits.items():
         setattr(cls, name, value)
-    pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(ours, cls)
+    pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(box, cls)
     counted = _count_results(box)
     told = {"scripts": 0, "refused_by_stock": [], "difference": None, "by": {}}
     number = seed

@@ -1,6 +1,6 @@
 """A real CUDA driver through ctypes: memory, streams and captures, without any framework.
 
-`use` puts it in the place of the stub, so that the stub's tensors (`stub_cuda`) live on a real device.  With
+`use` puts it instead of the stub, so that the stub's tensors (`stub_cuda`) live on a real device.  With
 ``FD_POSTPROC_TEST_DRIVER``, the path of another library, that one is taken for the driver: the tests of this
 are tested on the stub.
 """

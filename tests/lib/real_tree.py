@@ -1,6 +1,6 @@
 """Programs that run in a real FastDeploy: a source tree, first on their import path, in a process of its own.
 
-``FD_POSTPROC_FASTDEPLOY`` names one tree, or several, separated by colons; ``FD_POSTPROC_MAY_STAND_ASIDE=1``
+``FD_POSTPROC_FASTDEPLOY`` names one tree, or several, separated by colons; ``FD_POSTPROC_MAY_FALL_BACK=1``
 says that the plug-in does not know them all.
 """
 
@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib.service_tool import FOLDER, TREES
+from tests.lib.service_tool import FOLDER, TREES, why_not
 
 LIB = Path(__file__).resolve().parent
 SHIM = FOLDER / "shim"
@@ -51,14 +51,24 @@ print("told: " + json.dumps(asdict(decide(module))))
 
 
 def serves(tree, **variables):
-    """The engine side's decision in a tree; skips the test where it may stand aside, and does."""
+    """The engine side's decision in a tree; skips the test where it may fall back, and does."""
     check(tree)
     verdict = _verdict(tree, *sorted(variables.items()))
     if not verdict["compatible"]:
         assert "Error" not in verdict["reason"]
-        assert os.environ.get("FD_POSTPROC_MAY_STAND_ASIDE") == "1", verdict["reason"]
-        pytest.skip(f"stands aside: {verdict['reason']}")
+        assert os.environ.get("FD_POSTPROC_MAY_FALL_BACK") == "1", verdict["reason"]
+        pytest.skip(f"falls back: {verdict['reason']}")
     return verdict
+
+
+def need_service(file="", text=""):
+    """Skip the test where no service can be started, or the first tree has no such file with this text."""
+    if reason := why_not():
+        pytest.skip(reason)
+    serves(TREES[0])
+    place = TREES[0] / "fastdeploy" / file
+    if file and not (place.exists() and text in place.read_text()):
+        pytest.skip(f"this FastDeploy is older: it has no {file}{f' with {text!r}' if text else ''}")
 
 
 @functools.cache

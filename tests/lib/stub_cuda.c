@@ -551,10 +551,19 @@ fdv_result cuCtxPopCurrent_v2(fdv_context *context)
 /* For the tests: how many contexts this thread has pushed and not popped. */
 int stub_depth(void) { return depth; }
 
+/* For the tests: 1 while a load waits for `stub_load`, which STUB_CUDA_LOAD=held makes it do. */
+static int load_waits, load_goes_on;
+int stub_load_waits(void) { return __atomic_load_n(&load_waits, __ATOMIC_ACQUIRE); }
+void stub_load(void) { __atomic_store_n(&load_goes_on, 1, __ATOMIC_RELEASE); }
+
 fdv_result cuModuleLoadData(fdv_module *module, const void *image)
 {
     ENTER_UNSAFE("cuModuleLoadData");
-    usleep((useconds_t)number("STUB_CUDA_LOAD_US", 0));
+    if (getenv("STUB_CUDA_LOAD") != NULL) {
+        __atomic_store_n(&load_waits, 1, __ATOMIC_RELEASE);
+        while (!__atomic_load_n(&load_goes_on, __ATOMIC_ACQUIRE))
+            usleep(1000);
+    }
     *module = (fdv_module)now();
     count(MODULE_LOADS, 1);
     if (memcmp(image, "\177ELF", 4) == 0) /* machine code */

@@ -38,17 +38,21 @@ def engine():
 
 def outcomes():
     """Of each script of the trial: how ours differs from FastDeploy's class, and some of what ours did."""
-    box, ours = Sandbox(module), Sandbox(module)
-    facts, cls = Facts.of(module, box), make_class(ours.module)
+    with Sandbox(module) as box:
+        return outcomes_in(box)
+
+
+def outcomes_in(box):
+    facts, cls = Facts.of(module, box), make_class(module)
     for name, value in facts.traits.items():
         setattr(cls, name, value)
-    pair = Pair(box, box.module.TokenProcessor), Pair(ours, cls)
+    pair = Pair(box, box.module.TokenProcessor), Pair(box, cls)
     told = {}
     for script in SCRIPTS:
         applied = facts.applies(script)
         difference = first_difference_in(script, *pair, facts)
         abort_set = facts.abort_set or ABORT_SETS[0]
-        trial = Trial(ours, cls, applied, abort_set, facts.packed(applied.channel))
+        trial = Trial(box, cls, applied, abort_set, facts.packed(applied.channel))
         with contextlib.suppress(Exception):  # the difference tells of it
             trial.run()
         results = [result for batch in trial.scheduler.put for result in batch]
@@ -61,7 +65,7 @@ def outcomes():
             "columns": sorted({len(row) for rows in rows_of(results) for row in rows}),
             "aborted": sum(result.error_msg == "Aborted" for result in results),
             "sent": sum(map(len, trial.connector.sent)),
-            "events": [event.name for event, *_ in ours.traced],
+            "events": [event.name for event, *_ in box.traced],
             "complaints": sorted(trial.processor.parts.journal.failed),
         }
     return told
@@ -107,12 +111,13 @@ def gauges():
             rig = Rig(channel, ["a", "b"], cls=cls, method=method)
             for tokens in ({0: [11, 12], 1: [13]}, {0: [14], 1: [15, 16, 17]}, {0: [18, 19, 20]}):
                 rig.through_tensors(tokens)
-            if hasattr(rig.processor, "report_gauges"):
-                rig.processor.parts.gauges.report()
+            parts = getattr(rig.processor, "parts", None)
+            if parts is not None:
+                parts.gauges.report()
             found = {name: getattr(metrics, name) for name in metrics._speculative}
             listed = {name: one if isinstance(one, list) else [one] for name, one in found.items()}
             values.append({name: [one._value.get() for one in many] for name, many in listed.items()})
-            complaints = sorted(getattr(rig.processor, "complained", ()))
+            complaints = [] if parts is None else sorted(parts.journal.failed)
             rig.close()
         told.append({"method": method, "stock": values[0], "ours": values[1], "complaints": complaints})
     return told

@@ -48,6 +48,10 @@ OTHER = {
     "a decorator": ("def advance", "@again\ndef advance"),
     "made async": ("def advance", "async def advance"),
     "a log line that does something": (END, "    llm_logger.info(tasks.pop())\n" + END),
+    "a log line with a named argument that does something": (
+        END,
+        "    llm_logger.info('', extra=tasks.pop())\n" + END,
+    ),
     "a value that nothing reads, of a call": (END, "    x = tasks.pop()\n" + END),
     "outside its condition": (STAMP, STAMP[4:]),
 }
@@ -149,6 +153,27 @@ def test_records_that_are_joined_keep_the_signs_that_agree():
     assert gate.joined(one, one) == one
     assert gate.joined(one, other) == {"seam": {"x": {"digest": "+.+"}}}
     assert gate.joined(one, {"seam": {"x": {"digest": ""}}}) == {"seam": {"x": {"digest": ""}}}
+
+
+class Base:
+    def own(self):
+        return 1
+
+    def extended(self):
+        return 1
+
+
+class Extends(Base):
+    def own(self):
+        return 2
+
+    def extended(self):
+        return super().extended() + 1
+
+
+def test_a_bases_method_is_judged_where_it_runs():
+    found = [[*gate._called(Extends.__mro__, name, "", False)] for name in ("own", "extended")]
+    assert found == [[Extends.own], [Extends.extended, Base.extended]]
 
 
 def test_a_record_of_ones_own_is_known_besides(monkeypatch, tmp_path):
@@ -278,6 +303,26 @@ def test_a_wrapper_around_each_function_is_named(how, double, monkeypatch):
             assert [one for one in unknown if one.function.endswith(name) and one.change], (seam, name)
             assert gate.judge(seam, place).reason == before
             count += 1
+    assert count > 30
+
+
+@pytest.mark.framework
+def test_new_code_in_each_function_closes_its_seam_and_no_other(double, monkeypatch):
+    """Statements of one function that the record does not have."""
+    known, count = gate.record(), 0
+    for seam, row in SEAMS.items():
+        if any(one.startswith("*.") for one in row.stands_for) or gate.judge(seam).reason:
+            continue
+        for name in row.functions:
+            without = {
+                one: {**functions, name: {}} if one == seam else functions for one, functions in known.items()
+            }
+            with monkeypatch.context() as patch:
+                patch.setattr(gate, "record", lambda without=without: without)
+                unknown = gate.judge(seam).unknown
+                assert {one.function for one in unknown} <= {name}, (seam, name)
+                assert all("has new code in line" in one.text for one in unknown)
+                count += bool(unknown)
     assert count > 30
 
 

@@ -89,7 +89,7 @@ def test_new_code_stands_aside_and_is_named_with_file_and_line():
     told = engine(DIFFERENT, FD_POSTPROC_PEER="compact/1")
     assert told["stock"]
     assert told["peer"] is None
-    (line,) = [line for line in told["lines"] if "stands aside" in line]
+    (line,) = [line for line in told["lines"] if "falls back" in line]
     assert line.startswith("WARNING")
     assert "TokenProcessor._new_result" in line
     (said,) = told["stderr"]  # once, where it is not one of thousands

@@ -284,6 +284,7 @@ def behaviour(module, mentioned):
         told["slot_without_task"] = "passed over"
     except Exception as error:
         told["slot_without_task"] = type(error).__name__
+    box.close()
     return told
 
 

@@ -1,15 +1,11 @@
 """Record what the gate knows: ``python -m tools.accept TREE...`` or ``--history REPOSITORY RANGE``.
 
-A tree's statements that are not recorded are printed from the tree, as file, line and text.  Then ours runs
-beside FastDeploy's own code in a process of its own; where both do the same, the statements are recorded, as
-digests.  FastDeploy's requirements have to be installed, and on a machine without a GPU the folder
-``harness/service/shim`` is first on ``PYTHONPATH``.
+Ours runs beside the parts of FastDeploy's code with statements that are not recorded, in a process of its
+own.  Where both do the same, the statements are recorded, as digests.  FastDeploy's requirements have to be
+installed, and on a machine without a GPU the folder ``harness/service/shim`` is first on ``PYTHONPATH``.
 """
 
 import argparse
-import contextlib
-import importlib
-import io
 import json
 import os
 import subprocess
@@ -17,160 +13,144 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fd_postproc.fastdeploy.gate import joined, packed, signs_of, unpacked
-from fd_postproc.fastdeploy.seams import SEAMS
-from tools.accept import prove, reading
+from fd_postproc import environment
+from fd_postproc.fastdeploy.gate import joined, packed, unpacked
+from tools.accept import accepting, reading
 
 RECORD = Path(__file__).resolve().parents[2] / "fd_postproc" / "data" / "fastdeploy_code.json"
-SOCKET = {
-    f"TokenProcessor.{name}"
-    for name in (
-        *("process_sampling_results_use_zmq", "_process_batch_output_use_zmq", "_process_per_token"),
-        "_reschedule_preempt_task_use_zmq",
-    )
-} | {"inter_communicator.zmq_server:ZmqIpcServer.recv_pyobj"}
-"""Functions that only steps over ZeroMQ need: recorded where ours is equal on that path."""
-BEFORE = (
-    *("paddle", "paddleformers.transformers", "transformers", "numpy", "msgpack", "prometheus_client", "zmq"),
-    *("fastapi", "openai", "aiohttp", "aiozmq", "fd_postproc.ops"),
-)
 
 
-def main():
-    options = _options()
-    record = unpacked(json.loads(options.record.read_text())) if options.record.exists() else {}
-    for name in BEFORE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    refused = 0
-    trees = ((tree, tree.name, "") for tree in options.trees)
+def main(arguments=None):
+    """Try each tree, record what is accepted, and print a verdict; return the exit code."""
+    options = _options(arguments)
+    package = unpacked(json.loads(RECORD.read_text()))
+    record = joined(package, unpacked(options.known))
+    refused = False
+    if options.history or len(options.trees) > 1:
+        accepting.import_before()
+    trees = ((tree, tree.resolve().name, "") for tree in options.trees)
     for tree, name, day in _of_history(options.history) if options.history else trees:
-        record, told = accepted(tree, record, options.rounds, options.show)
-        refused += bool(told)
-        print(f"{name}  {day}  {told or 'accepted'}", flush=True)
-        options.record.write_text(json.dumps(packed(record), indent=1) + "\n")
+        found = reading.functions(tree, record)
+        new = accepting.new_in(tree, record, found)
+        if options.show:
+            _show(new)
+        accepted = []
+        if new.parts:
+            count = f"{len(new.statements)} new statement{'s' * (len(new.statements) != 1)}"
+            print(f"{name}: {count}; trying {', '.join(sorted(new.parts))}", flush=True)
+            progress = Progress(sys.stderr)
+            verdict = accepting.accepted(tree, record, found, new, options.rounds, progress)
+            progress.end()
+            record, accepted = verdict.record, verdict.accepted
+            refused |= bool(verdict.left or verdict.error)
+            _print(name, day, verdict)
+        else:
+            record = accepting.with_texts(record, found)
+            print(f"{name}  {day or ' '} accepted: every statement is known", flush=True)
+        if accepted or options.record == RECORD:
+            more = record if options.record == RECORD else accepting.beyond(record, package)
+            options.record.write_text(json.dumps(packed(more), indent=1) + "\n")
+    if options.record != RECORD and options.record.exists():
+        print(f"set {environment.KNOWN.name}={options.record.resolve()} for the whole service")
     return 1 if refused else 0
 
 
-def _options():
+def _options(arguments):
     parser = argparse.ArgumentParser(prog="python -m tools.accept", description=__doc__)
-    parser.add_argument("trees", nargs="*", type=Path, metavar="TREE")
+    parser.add_argument("trees", nargs="*", type=_tree, metavar="TREE", help="folder that holds fastdeploy/")
     parser.add_argument("--history", nargs=2, metavar=("REPOSITORY", "RANGE"), help="of first parents")
-    parser.add_argument("--record", type=Path, default=RECORD, help="FILE for FD_POSTPROC_KNOWN, say")
-    parser.add_argument("--rounds", type=int, default=3200, help="random scripts for each comparison")
-    parser.add_argument("--show", action="store_true", help="print new statements")
-    return parser.parse_args()
-
-
-def accepted(tree, record, rounds, show=True):
-    """The record with a tree's statements, and what of it stays unknown, in words."""
-    found = reading.functions(tree, record)
-    new = {}
-    for one in found:
-        known = record.get(one.seam, {}).get(one.name, {})
-        lines = sorted({each.line for each in one.statements if each.digest not in known})
-        if lines:
-            new.setdefault(one.seam, []).append((one, lines))
-    if show:
-        _print(new)
-    marks = {
-        record.get(one.seam, {}).get(one.name, {}).get(each.digest, "")
-        for one in found
-        if one.seam == reading.PROCESSOR and one.name not in SOCKET
-        for each in one.statements
-    }
-    facts = SEAMS[reading.PROCESSOR].facts
-    if any(len(signs) != 1 for signs in signs_of(marks, facts).values()):
-        new.setdefault(reading.PROCESSOR, [])
-    data = {
-        seam: {place: {digest: ""} for place, digest in places.items()}
-        for seam, places in reading.data(tree).items()
-    }
-    for seam, places in data.items():
-        if any(
-            not digests.keys() <= record.get(seam, {}).get(place, {}).keys()
-            for place, digests in places.items()
-        ):
-            new.setdefault(seam, [])
-    groups = [name for name, seams in prove.GROUPS.items() if any(seam in new for seam in seams)]
-    if not groups:
-        return with_texts(record, found), ""
-    told = _in_a_fork(tree, groups, rounds)
-    if "error" in told:
-        return record, told["error"]
-    mark = told["facts"].get("mark", "")
-    more, left, odd = {}, {}, prove.parsers(tree)
-    for one in found:
-        reason = told["seams"].get(one.seam, "not tried")
-        if one.seam == reading.PROCESSOR and one.name in SOCKET:
-            reason = told["seams"].get("token processor, socket", "not tried")
-        if one.seam not in {seam for group in groups for seam in prove.GROUPS[group]}:
-            continue
-        if one.seam == reading.PARSERS and not reason:
-            reason = odd.get(one.name.partition(".")[0], "")
-        if reason:
-            left.setdefault(reason, set()).add(f"{one.seam}{', ZeroMQ' if one.name in SOCKET else ''}")
-            continue
-        into = more.setdefault(one.seam, {}).setdefault(one.name, {})
-        for each in one.statements:
-            into[each.digest] = mark if one.seam == reading.PROCESSOR and one.name not in SOCKET else ""
-    equal = {seam: places for seam, places in data.items() if seam in more}
-    return with_texts(joined(record, more, equal), found), "; ".join(
-        f"{', '.join(sorted(seams))}: {why}" for why, seams in left.items()
+    parser.add_argument("--record", type=_record, default=RECORD, help="FILE for FD_POSTPROC_KNOWN")
+    parser.add_argument(
+        "--rounds", type=_rounds, help="random scripts for each comparison (default: 3200, with --record 800)"
     )
-
-
-def with_texts(record, found):
-    """The record with the whole texts of functions whose statements are known: a start reads no more then."""
-    more = {}
-    for one in found:
-        known = record.get(one.seam, {}).get(one.name, {})
-        marks = {known.get(each.digest) for each in one.statements}
-        if None in marks:
-            continue
-        signs = signs_of(marks, SEAMS[one.seam].facts).values()
-        if all(len(each) < 2 for each in signs):
-            mark = "".join("".join(each) or "." for each in signs).rstrip(".")
-            more.setdefault(one.seam, {}).setdefault(one.name, {})[one.whole] = mark
-    return joined(record, more)
-
-
-def _print(new):
-    shown = set()
-    for of_seam in new.values():
-        for one, lines in of_seam:
-            text = one.file.read_text().splitlines()
-            for line in lines:
-                if (one.file, line) not in shown:
-                    shown.add((one.file, line))
-                    print(f"{one.file}:{line}: {text[line - 1].strip()}")
-
-
-def _in_a_fork(tree, groups, rounds):
-    """What `prove.proven` says of a tree, in a process of its own."""
-    reading_end, writing_end = os.pipe()
-    pid = os.fork()
-    if not pid:
+    parser.add_argument("--show", action="store_true", help="print new statements")
+    options = parser.parse_args(arguments)
+    if bool(options.trees) == bool(options.history):
+        parser.error("name a TREE, or --history REPOSITORY RANGE")
+    if options.history:
         try:
-            os.close(reading_end)
-            sys.path.insert(0, str(tree))
-            os.environ.update(FD_POSTPROC_API="0", FD_PLUGINS="none", PYTHONWARNINGS="ignore")
-            with tempfile.TemporaryDirectory() as folder:
-                os.environ["FD_LOG_DIR"] = folder
-                with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                    try:
-                        told = prove.proven(groups, rounds)
-                    except BaseException as error:
-                        told = {"error": f"{type(error).__name__}: {error}"}
-            with os.fdopen(writing_end, "w") as out:
-                json.dump(told, out)
-        finally:
-            os._exit(0)
-    os.close(writing_end)
-    with os.fdopen(reading_end) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    return json.loads(text) if text else {"error": "the process ended without an answer"}
+            _git(options.history[0], "rev-list", "-1", *options.history[1].split())
+        except subprocess.CalledProcessError as error:
+            parser.error(f"argument --history: {error.stderr.strip().splitlines()[-1]}")
+    options.rounds = options.rounds or (3200 if options.record == RECORD else 800)
+    options.known = {}
+    if options.record != RECORD and options.record.exists():
+        try:
+            options.known = environment.record_of(str(options.record))
+        except ValueError as error:
+            parser.error(f"argument --record: {options.record} {error}; name a new file")
+    return options
+
+
+def _tree(text):
+    tree = Path(text)
+    if not (tree / "fastdeploy").is_dir():
+        if (tree / "output" / "token_processor.py").exists():
+            raise argparse.ArgumentTypeError(f"{text} is FastDeploy's package; name the folder above it")
+        raise argparse.ArgumentTypeError(f"{text} holds no folder fastdeploy: name a FastDeploy source tree")
+    return tree
+
+
+def _record(text):
+    file = Path(text)
+    if file.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder: name a file in it")
+    if not file.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no folder {file.parent}")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written")
+    return file
+
+
+def _rounds(text):
+    if not text.isascii() or not text.isdigit() or not 4 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 4 to 1000000")
+    return int(text)
+
+
+class Progress:
+    """One line that says what is tried: on a terminal it is written over, else it comes once a part.
+
+    Parameters
+    ----------
+    out : text file
+    """
+
+    def __init__(self, out):
+        self.out, self.part = out, ""
+
+    def __call__(self, part, done, most):
+        """Show that `done` of `most` scripts of a part have run."""
+        if self.out.isatty():
+            self.out.write(f"\r\033[K{part}: {done} of {most}")
+        elif part != self.part:
+            self.out.write(f"{part}: {most} scripts\n")
+        self.out.flush()
+        self.part = part
+
+    def end(self):
+        """Leave the line."""
+        if self.part and self.out.isatty():
+            self.out.write("\r\033[K")
+            self.out.flush()
+
+
+def _show(new):
+    for name, file, first, last in new.statements:
+        text = file.read_text().splitlines()[first - 1].strip()
+        print(f"{file}:{first}:{f' (to line {last})' if last > first else ''} {text}    [{name}]")
+    for place in new.data:
+        print(f"{place}: another value than is known")
+
+
+def _print(name, day, verdict):
+    head = f"{name}  {day}".rstrip()
+    if verdict.error:
+        print(f"{head}: could not be tried: {verdict.error}", flush=True)
+    elif verdict.accepted:
+        print(f"{head}: accepted, ours did the same: {', '.join(verdict.accepted)}", flush=True)
+    for why, parts in verdict.left.items():
+        print(f"{head}: refused, FastDeploy's own stays: {', '.join(sorted(parts))}: {why}", flush=True)
 
 
 def _of_history(history):
@@ -195,4 +175,7 @@ def _git(repository, *arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\ninterrupted: of the tree in hand nothing is recorded")

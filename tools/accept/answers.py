@@ -1,7 +1,7 @@
 """Trial of the API side: FastDeploy's generators run with its building blocks and with ours.
 
-Each way has a private copy of the serving module: its functions, in a namespace of their own, in which
-everything that acts on the outside is replaced - metrics, loggers, tracing, the clock.
+While a way answers, everything in the serving module that acts on the outside is replaced: metrics, loggers,
+tracing, the clock.  No server may run there meanwhile.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ import importlib
 import inspect
 import json
 import logging
-import threading
 import time
 import types
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
-from fd_postproc.fastdeploy.introspection import copied
 from fd_postproc.fastdeploy.quiet import SILENT, Quiet
 
 from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value, scripts
 from .sandbox import Clock, Overlay, QuietModule
+from .virtual_time import Loop, Watched
 
 FAILED = "raises"
 _MOST_FAILURES = 6  # of FastDeploy's own code: a version may know less than a script asks for
-_SCRIPTS_WAIT_S = 20.0  # seconds for all scripts of one way
+_SCRIPT_WAITS_S = 20.0  # of the loop's own time
 _MODEL = 'trial "é"'
 
 
-def first_difference(module: Any, scripts: list[Script]) -> str | None:
+def first_difference(
+    module: Any, scripts: list[Script], progress: Callable[[int, int], None] = lambda done, most: None
+) -> str | None:
     """The first difference of FastDeploy's serving module with its own parts and with ours.
 
     Parameters
@@ -40,8 +42,17 @@ def first_difference(module: Any, scripts: list[Script]) -> str | None:
     module : module
         ``serving_chat`` or ``serving_completion``.
     scripts : list of Script
+    progress : callable, optional
+        It is given how many of how many scripts have run.
     """
-    return in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module), scripts))
+    blocks = blocks_of(module)
+
+    def run(went_on: Callable[[], None]) -> str | None:
+        with in_use(module, blocks):
+            return _difference_in_use(module, blocks, scripts, progress, went_on)
+
+    found: str | None = Watched(run).result()
+    return found
 
 
 def compare(module: Any) -> str | None:
@@ -49,37 +60,20 @@ def compare(module: Any) -> str | None:
     return first_difference(module, scripts(module.__name__ == CHAT))
 
 
-def in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
-    """Run a function that needs an event loop in a thread of its own; return its result."""
-    kept: list[Any] = []
-
-    def target() -> None:
-        try:
-            kept.append((run(), None))
-        except BaseException as error:
-            kept.append((None, error))
-
-    thread = threading.Thread(target=target, name="fd_postproc trial", daemon=True)
-    thread.start()
-    thread.join(3 * _SCRIPTS_WAIT_S)
-    if not kept:
-        raise TimeoutError("the trial does not end")
-    value, error = kept[0]
-    if error is not None:
-        raise error
-    return value
-
-
-def _first_difference(module: Any, blocks: Blocks, tried: list[Script]) -> str | None:
-    with in_use(module, blocks):
-        return _difference_in_use(module, blocks, tried)
-
-
-def _difference_in_use(module: Any, blocks: Blocks, tried: list[Script]) -> str | None:
+def _difference_in_use(
+    module: Any,
+    blocks: Blocks,
+    tried: list[Script],
+    progress: Callable[[int, int], None],
+    went_on: Callable[[], None],
+) -> str | None:
     stock = Side(module, Blocks())
     ours = {"": Side(module, blocks), ", packed": Side(module, blocks, packed=True)}
     failed = 0
-    for script in tried:
+    for number, script in enumerate(tried):
+        if number % 50 == 0:
+            progress(number, len(tried))
+        went_on()
         for stream in (True, False):
             expected = _outcome(stock, script, stream)
             failed += expected[0] == FAILED
@@ -114,7 +108,7 @@ def _difference(expected: list[str], actual: list[str]) -> str | None:
 
 
 class Side:
-    """A private copy of a serving module, with some parts replaced.
+    """A serving module with some parts replaced while it answers.
 
     Parameters
     ----------
@@ -128,26 +122,22 @@ class Side:
     def __init__(self, module: Any, blocks: Blocks, packed: bool = False) -> None:
         self.chat, self.packed = module.__name__ == CHAT, packed
         self.protocol = importlib.import_module(PROTOCOL)
-        space = {name: _private(name, value) for name, value in vars(module).items()}
-        space.update(blocks.names)
         owner = "OpenAIServingChat" if self.chat else "OpenAIServingCompletion"
-        body = {name: _copied(value, space) for name, value in vars(vars(module)[owner]).items()}
-        for (cls, name), function in blocks.methods.items():
-            if cls == owner:
-                body[name] = function
-                if isinstance(getattr(function, "__closure__", None), tuple):
-                    body[name] = _with_private_stock(function, space)
-        body.pop("__dict__", None)
-        body.pop("__weakref__", None)
-        self.cls: Any = type(owner, (), body)
+        self.cls: Any = vars(module)[owner]
+        names = {name: _private(name, value) for name, value in vars(module).items()} | blocks.names
+        self._changes = [
+            (module, name, ours) for name, ours in names.items() if ours is not vars(module)[name]
+        ]
+        self._changes += [
+            (self.cls, name, one) for (cls, name), one in blocks.methods.items() if cls == owner
+        ]
 
     def run(self, script: Script, stream: bool) -> list[str]:
         """The chunks of an answer; both kinds of JSON if it is not streamed."""
-        loop = asyncio.new_event_loop()
-        try:
-            return loop.run_until_complete(asyncio.wait_for(self._answer(script, stream), _SCRIPTS_WAIT_S))
-        finally:
-            loop.close()
+        with contextlib.ExitStack() as stack, Loop() as loop:
+            for change in self._changes:
+                stack.enter_context(mock.patch.object(*change))
+            return loop.run_until_complete(asyncio.wait_for(self._answer(script, stream), _SCRIPT_WAITS_S))
 
     async def _answer(self, script: Script, stream: bool) -> list[str]:
         handler = object.__new__(self.cls)
@@ -201,36 +191,6 @@ def _required(cls: Any) -> list[str]:
     """The parameters of a class that have no default."""
     parameters = inspect.signature(cls).parameters.values()
     return [one.name for one in parameters if one.default is inspect.Parameter.empty]
-
-
-def _with_private_stock(function: Any, space: dict[str, Any]) -> Any:
-    """Our method, with the fallback to FastDeploy's own bound to the private namespace."""
-    cells = tuple(
-        types.CellType(_copied(cell.cell_contents, space)) if name == "stock" else cell
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
-    )
-    return copied(function, function.__globals__, cells)
-
-
-def _copied(value: Any, space: dict[str, Any]) -> Any:
-    """A copy of a function, or of a class's members, with another namespace."""
-    if isinstance(value, (staticmethod, classmethod)):
-        return type(value)(_copied(value.__func__, space))
-    if not isinstance(value, types.FunctionType):
-        return value
-    cells = value.__closure__
-    return copied(value, space, cells and tuple(_cell(cell, value.__module__, space) for cell in cells))
-
-
-def _cell(cell: types.CellType, module: str, space: dict[str, Any]) -> types.CellType:
-    """What a decorator's function closes over: a function of the same module is copied, too."""
-    try:
-        held = cell.cell_contents
-    except ValueError:
-        return cell
-    if isinstance(held, types.FunctionType) and held.__globals__.get("__name__") == module:
-        return types.CellType(_copied(held, space))
-    return cell
 
 
 def _private(name: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Our token processor beside FastDeploy's, in sandboxes."""
+"""Our token processor beside FastDeploy's, in one sandbox."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ _LONGEST_TRIAL_S = 15.0  # seconds; stamps of scratch requests lie further apart
 
 
 class Pair(NamedTuple):
-    """A class and its sandbox."""
+    """A class and the sandbox that it runs in."""
 
     box: Sandbox
     cls: type
 
 
 def prepared(module: Any, make: Callable[[Any], Any] = make_class) -> tuple[tuple[Pair, Pair], Facts]:
-    """FastDeploy's class and ours in sandboxes, and what FastDeploy's does."""
-    module = _with_stock_class(module)
-    box, ours = Sandbox(module), Sandbox(module)
-    facts, cls = Facts.of(module, box), make(ours.module)
-    for name, value in facts.traits.items():
-        setattr(cls, name, value)
-    return (Pair(box, box.module.TokenProcessor), Pair(ours, cls)), facts
+    """FastDeploy's class and ours in a sandbox, which stays open, and what FastDeploy's does."""
+    box = Sandbox(_with_stock_class(module))
+    try:
+        facts, cls = Facts.of(box.module, box), make(box.module)
+        for name, value in facts.traits.items():
+            setattr(cls, name, value)
+        return (Pair(box, box.module.TokenProcessor), Pair(box, cls)), facts
+    except BaseException:
+        box.close()
+        raise
 
 
 @contextlib.contextmanager
@@ -76,10 +79,11 @@ def compare(module: Any, make: Callable[[Any], Any] = make_class, streamed: bool
     try:
         with trusting():
             pair, facts = prepared(module, make)
-            for script in scripts:
-                found = first_difference_in(script, *pair, facts)
-                if found:
-                    return Outcome(False, f"{script.name}: {found}")
+            with pair[0].box:
+                for script in scripts:
+                    found = first_difference_in(script, *pair, facts)
+                    if found:
+                        return Outcome(False, f"{script.name}: {found}")
     except Exception as error:
         return Outcome(False, f"cannot tell: {type(error).__name__}: {error}")
     return Outcome(True, f"equal in {len(scripts)} trials")

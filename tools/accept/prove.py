@@ -5,31 +5,31 @@ Each comparison gives an empty text where both did the same, or the first differ
 
 import ast
 import asyncio
+import functools
 import importlib
 import logging
 import random
 import time
 from types import SimpleNamespace
 
+import numpy
+
 from fd_postproc.fastdeploy import gate
-from fd_postproc.fastdeploy.api import connections, unpacking
+from fd_postproc.fastdeploy.api import connections, unpacking, weight_status
 from fd_postproc.fastdeploy.contract import contract_gap
 from fd_postproc.fastdeploy.engine.delivery import sending
 from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
 from fd_postproc.fastdeploy.seams import SEAMS
 
-from . import answers, canned_answers, classes, deliveries, random_steps, reading, steps, trial
+from . import answers, canned_answers, classes, deliveries, random_steps, reading, steps, trial, virtual_time
 
 SAME = ""
-GROUPS = {
-    "engine": ("token processor", "dictionaries", "stamps", "metrics", "decode log"),
-    "way out": ("delivery", "wake-up", "sending"),
-    "chunks": ("api chunks",),
-    "dispatcher": ("api connections", "api unpacking"),
-    "texts": ("api detokenising", "api parsers"),
-    "worker": ("streams",),
-}
-"""Seams that are tried together."""
+OVER_ZEROMQ = "token processor, ZeroMQ"
+"""The part of the token processor that only steps as objects need."""
+STEPS = ("token processor", "dictionaries", "stamps", "metrics")
+WAY_OUT = ("delivery", "wake-up", "sending")
+DISPATCHER = ("api connections", "api unpacking")
+TEXTS = ("api detokenising", "api parsers")
 
 
 def _told(run, *arguments):
@@ -43,12 +43,18 @@ def _told(run, *arguments):
 # ---- The engine's class ------------------------------------------------------------------------------------
 
 
-def processor(module, rounds, streamed, traits):
+def processor(module, rounds, streamed, traits, progress):
     """The first difference of the classes, where steps are messages of a queue or objects."""
     gap = contract_gap(module)
     if gap:
         return gap
     pair, facts = classes.prepared(module)
+    with pair[0].box:
+        return _first_of_all(pair, facts, rounds, streamed, traits, progress)
+
+
+def _first_of_all(pair, facts, rounds, streamed, traits, progress):
+    """The first difference in the canned scripts and the random ones."""
     traits["mark"] = facts.mark
     for script in (*steps.STREAMED_SCRIPTS, *_zeros()) if streamed else steps.SCRIPTS:
         found = classes.first_difference_in(script, *pair, facts)
@@ -56,6 +62,8 @@ def processor(module, rounds, streamed, traits):
             return f"{script.name}: {found}"
     equal = 0
     for number in range(rounds):
+        if number % 50 == 0:
+            progress("steps over ZeroMQ" if streamed else "steps", number, rounds)
         try:
             found = classes.first_difference_in(random_steps.script(number, facts, streamed), *pair, facts)
         except RuntimeError:  # FastDeploy's own class does not take it
@@ -116,15 +124,16 @@ def _twin(log):
 # ---- The API server ----------------------------------------------------------------------------------------
 
 
-def chunks(rounds):
+def chunks(rounds, progress):
     """The first difference of the answers of chat and completions."""
     for name in ("serving_chat", "serving_completion"):
         module, chat = (
             importlib.import_module(f"fastdeploy.entrypoints.openai.{name}"),
             name == "serving_chat",
         )
-        scripts = [canned_answers.random_script(number, chat) for number in range(rounds)]
-        found = answers.first_difference(module, canned_answers.scripts(chat) + scripts)
+        scripts = canned_answers.scripts(chat)
+        scripts += [canned_answers.random_script(number, chat) for number in range(rounds)]
+        found = answers.first_difference(module, scripts, functools.partial(progress, f"answers of {name}"))
         if found:
             return f"{name}: {found}"
     return SAME
@@ -139,7 +148,8 @@ def dispatcher(module):
     outcomes = []
     for msgpack, make in ((stock, dict), (unpacking.UnpackingMsgpack(stock), connections.RequestMap)):
         module.msgpack = msgpack
-        outcomes.append(asyncio.run(_dispatched(module, make)))
+        with virtual_time.Loop() as loop:
+            outcomes.append(loop.run_until_complete(_dispatched(module, make)))
     theirs, ours = outcomes
     return SAME if repr(theirs) == repr(ours) else "queues get other results"
 
@@ -198,6 +208,19 @@ class _Messages:
             }
             for number in range(draw.randrange(1, 4))
         ]
+
+
+def weights(cls):
+    """Whether the status is read as FastDeploy's own method reads it, while it changes."""
+    stock = vars(cls)[weight_status.METHOD]
+    ours = weight_status._replacement(stock)
+    for status in (numpy.zeros([1], numpy.int32), numpy.zeros([3], numpy.int64)):
+        client = SimpleNamespace(model_weights_status_signal=SimpleNamespace(value=status))
+        for status[0] in (0, -1, 2, -3, 1):
+            told, right = ours(client), stock(client)
+            if told is not right:
+                return f"{told!r} of {status[0]}, not {right!r}"
+    return SAME
 
 
 TEXT_NAMES = {
@@ -266,7 +289,7 @@ def parsers(tree):
 ONE_BY_ONE = "results come one by one here"
 
 
-def names(seam, table):
+def names(seam):
     """The names that a seam's functions use and no accepted version did, by a seam's modules."""
     row = SEAMS[seam]
     for place in row.modules:
@@ -275,40 +298,64 @@ def names(seam, table):
         except ModuleNotFoundError:
             continue
         for name, function in gate.functions_of(row, module, ()):
-            new = {*function.__code__.co_names} - table
+            new = {*function.__code__.co_names} - TEXT_NAMES - PARSER_NAMES
             if new and "output_fallback_manager" not in new:  # which is asked for an object at run time
-                return f"{name} uses {', '.join(sorted(new))}"
+                return (
+                    f"{name} is read, not run, and uses what no known version does: {', '.join(sorted(new))}"
+                )
     return SAME
 
 
-def proven(groups, rounds):
-    """By seam, an empty text or the first difference, for some of `GROUPS`; and the facts."""
+def proven(parts, rounds, progress):
+    """By part (a seam, or `OVER_ZEROMQ`), an empty text or the first difference; and the facts.
+
+    Parameters
+    ----------
+    parts : list of str
+        Those to be tried.
+    rounds : int
+        Random scripts for each comparison.
+    progress : callable
+        It is given what runs, and how many of how many scripts have run.
+    """
     logging.disable(logging.CRITICAL)
-    module = importlib.import_module("fastdeploy.output.token_processor")
-    traits, told = {}, {}
+    traits, told, wanted = {}, {}, set(parts)
     real = time.time
     time.time = lambda: 1_800_000_000.0  # the same for both: sums of many stamps are compared
     trial._BETWEEN_STEPS = 0.0
     gate.judge = lambda *arguments, **named: gate.Verdict((), {})  # nothing is left to FastDeploy
-    if "engine" in groups:
-        queue = _told(processor, module, rounds, False, traits)
-        told = dict.fromkeys(("token processor", "dictionaries", "stamps", "metrics"), queue)
-        told["token processor, socket"] = queue or _told(processor, module, rounds, True, {})
-        told["decode log"] = queue or _told(decode_log, module)
-    if "way out" in groups:
+    if wanted & {*STEPS, OVER_ZEROMQ, "decode log", *WAY_OUT}:
+        module = importlib.import_module("fastdeploy.output.token_processor")
+    if wanted & {*STEPS, OVER_ZEROMQ}:
+        queue = streamed = SAME
+        if wanted & {*STEPS}:
+            queue = _told(processor, module, rounds, False, traits, progress)
+        if wanted & {"token processor", OVER_ZEROMQ}:
+            streamed = queue or _told(processor, module, rounds, True, {}, progress)
+        told |= dict.fromkeys(STEPS, queue)
+        if OVER_ZEROMQ in wanted:
+            told[OVER_ZEROMQ] = streamed
+        else:  # known, and it calls what is new
+            told["token processor"] = queue or streamed
+    if "decode log" in wanted:
+        told["decode log"] = _told(decode_log, module)
+    if wanted & {*WAY_OUT}:
+        progress("delivery", 0, 1)
         try:
             told |= way_out(module)
         except Exception as error:
-            told |= dict.fromkeys(GROUPS["way out"], f"{type(error).__name__}: {error}")
+            told |= dict.fromkeys(WAY_OUT, f"{type(error).__name__}: {error}")
     time.time = real
-    if "chunks" in groups:
-        told["api chunks"] = _told(chunks, rounds)
-    if "dispatcher" in groups:
+    if "api chunks" in wanted:
+        told["api chunks"] = _told(chunks, rounds, progress)
+    if wanted & {*DISPATCHER}:
+        progress("dispatcher", 0, 1)
         utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
-        told |= dict.fromkeys(GROUPS["dispatcher"], _told(dispatcher, utils))
-    if "texts" in groups:
-        told["api detokenising"] = _told(names, "api detokenising", TEXT_NAMES)
-        told["api parsers"] = _told(names, "api parsers", PARSER_NAMES)
-    if "worker" in groups:
-        told["streams"] = SAME
-    return {"facts": traits, "seams": told}
+        told |= dict.fromkeys(DISPATCHER, _told(dispatcher, utils))
+    if "api weights" in wanted:
+        client = importlib.import_module("fastdeploy.entrypoints.engine_client").EngineClient
+        told["api weights"] = _told(weights, client)
+    for seam in wanted & {*TEXTS}:
+        told[seam] = _told(names, seam)
+    told["streams"] = SAME
+    return {"facts": traits, "parts": told}

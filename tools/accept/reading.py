@@ -5,12 +5,13 @@ import copy
 import functools
 import linecache
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from fd_postproc.fastdeploy.restated_data import ABSENT, MARK, digest_of, value_of_source
 from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
-from fd_postproc.fastdeploy.statements import Statement, statements, whole
+from fd_postproc.fastdeploy.statements import Statement, new_lines, statements, whole
 
 OURS = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "engine"
 PROCESSOR, PARSERS = "token processor", "api parsers"
@@ -30,6 +31,10 @@ class Found(NamedTuple):
     def statements(self) -> list[Statement]:
         """Its statements."""
         return statements(copy.deepcopy(self.node))
+
+    def new_lines(self, known: Collection[str]) -> list[tuple[int, int]]:
+        """First and last line of each statement that is not among known digests."""
+        return new_lines(copy.deepcopy(self.node), known)
 
     @property
     def whole(self) -> str:
@@ -69,7 +74,10 @@ def data(tree: Path) -> dict[str, dict[str, str]]:
         for place in row.data:
             where, _, name = place.removeprefix(MARK).rpartition(":")
             file = _file(tree, PACKAGE + where)
-            value = ABSENT if file is None else value_of_source(_tree_of(file), name)
+            try:
+                value = ABSENT if file is None else value_of_source(_tree_of(file), name)
+            except ValueError as error:  # computed, so never known
+                value = str(error)
             told.setdefault(seam, {})[place] = digest_of(value)
     return told
 

@@ -1,15 +1,15 @@
-"""Private copy of FastDeploy's token-processor module, in which both classes are tried.
+"""FastDeploy's token-processor module with everything that acts on the outside replaced.
 
-The engine's threads use the real module while the trial runs, so nothing in it may be patched.  Instead the
-functions of its classes are copied with namespaces of their own, in which everything that acts on the
-outside is replaced: metrics, loggers, tracing, sockets, threads, the clock, the environment switches.  What
-is plain data stays: constants, enumerations, request and result classes.
+What acts are names of the module, and of the modules of its class's bases: metrics, loggers, tracing,
+sockets, threads, the clock, the environment switches.  What is plain data stays: constants, enumerations,
+request and result classes.  FastDeploy's class and ours run in it by turns.  In a process that goes on,
+`close` restores the modules; no engine may run there meanwhile.
 
 ::
 
-    box = Sandbox(module)
-    box.switches["ENABLE_V1_KVCACHE_SCHEDULER"] = 0
-    box.module.TokenProcessor    # a copy; box.module.main_process_metrics, .time, ... are private
+    with Sandbox(module) as box:
+        box.switches["ENABLE_V1_KVCACHE_SCHEDULER"] = 0
+        module.TokenProcessor    # sees box.metrics, box.clock, ...
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import logging
 import sys
 import time
 import types
-from collections.abc import Callable
 from typing import Any
 
-from fd_postproc.fastdeploy.introspection import copied
 from fd_postproc.fastdeploy.quiet import SILENT, Quiet
 
 from .private_metrics import PrivateMetrics
@@ -43,7 +41,7 @@ def is_library(module: str) -> bool:
 
 
 class Sandbox:
-    """The copy, and handles to the replaced objects in it.
+    """The replacements, and handles to them.
 
     Parameters
     ----------
@@ -53,7 +51,7 @@ class Sandbox:
     Attributes
     ----------
     module : module
-        The copy.
+        As given.
     clock : Clock
         Its ``time``.
     switches : dict
@@ -65,22 +63,42 @@ class Sandbox:
     """
 
     def __init__(self, module: Any) -> None:
-        self.clock = Clock()
+        if isinstance(getattr(module, "main_process_metrics", None), PrivateMetrics):
+            raise RuntimeError(f"another sandbox of {module.__name__} is open: close it first")
+        self.module, self.clock = module, Clock()
         self.switches: dict[str, Any] = {}
         self.metrics = PrivateMetrics(getattr(module, "main_process_metrics", None))
         self.traced: list[tuple[Any, ...]] = []
-        self._original = module
-        self._copies: dict[int, Any] = {}
-        self._held: list[Any] = []  # keeps the originals alive, and with them their ids
+        self._restored: list[tuple[Any, str, Any]] = []
+        self._made: dict[int, Any] = {}  # one replacement for all names of a value
         self._lineage = [cls for cls in module.TokenProcessor.__mro__ if not is_library(cls.__module__)]
-        self._spaces: dict[int, types.ModuleType] = {}
-        for space in (vars(module), *map(_globals_of, self._lineage)):
-            if space is not None and id(space) not in self._spaces:
-                name = str(space.get("__name__", "sandbox"))
-                self._spaces[id(space)] = self._remember(space, types.ModuleType(name))
-        self.module = self._spaces[id(vars(module))]
-        self._remember(module, self.module)
-        self._fill(module)
+        spaces = {id(one): one for one in (vars(module), *map(_globals_of, self._lineage)) if one is not None}
+        self._spaces = spaces.keys()
+        for space in spaces.values():
+            for name, value in list(space.items()):
+                if (ours := self._private(name, value)) is not value:
+                    self._restored.append((space, name, value))
+                    space[name] = ours
+        for cls in self._lineage:
+            for name, value in list(vars(cls).items()):
+                if not name.startswith("__") and (ours := self._private("", value)) is not value:
+                    self._restored.append((cls, name, value))
+                    setattr(cls, name, ours)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Restore the modules."""
+        while self._restored:
+            place, name, value = self._restored.pop()
+            if isinstance(place, dict):
+                place[name] = value
+            else:
+                setattr(place, name, value)
 
     def reset(self) -> None:
         """Reset to the initial state, except for references that a class holds."""
@@ -89,138 +107,52 @@ class Sandbox:
         self.metrics.reset()
         self.traced.clear()
 
-    def _fill(self, module: Any) -> None:
-        spaces = [(space, self._spaces[id(space)]) for space in list(self._held) if id(space) in self._spaces]
-        for space, private in spaces:  # a class may refer to the module that it is in
-            original = sys.modules.get(private.__name__)
-            if original is not None and vars(original) is space:
-                self._remember(original, private)
-        for space, private in spaces:
-            for name, value in list(space.items()):
-                private.__dict__[name] = self._private(name, value)
-
-    def _remember(self, original: Any, private: Any) -> Any:
-        self._held.append(original)
-        self._copies[id(original)] = private
-        return private
+    def _trace(self, *arguments: Any) -> None:
+        self.traced.append(arguments)
 
     # ---- what stands for a name --------------------------------------------------------------------
 
     def _private(self, name: str, value: Any) -> Any:
-        if id(value) in self._copies:
-            return self._copies[id(value)]
         if name == "main_process_metrics":
-            return self._remember(value, self.metrics)
+            return self.metrics
         if name == "trace_print":
             return self._trace
-        if name == "__builtins__" or name in _RESULTS:
+        if name.startswith("__") or name in _RESULTS or isinstance(value, enum.Enum):
             return value
-        for kind, make in self._rules():
-            if kind(value):
-                return make(value)
-        return value
+        if id(value) not in self._made:
+            self._made[id(value)] = self._replacement(value)
+        return self._made[id(value)]
 
-    def _rules(self) -> list[tuple[Callable[[Any], bool], Callable[[Any], Any]]]:
-        """Replacement rules; the first match decides, other values are unchanged."""
-        return [
-            (lambda value: isinstance(value, types.ModuleType), self._for_module),
-            (_is_logger, lambda value: SILENT),
-            (lambda value: isinstance(value, type), self._for_class),
-            (lambda value: isinstance(value, types.FunctionType), self._for_function),
-            (lambda value: isinstance(value, (dict, list, set)), copy.copy),
-            (lambda value: isinstance(value, enum.Enum), lambda value: value),
-            (_is_fastdeploys, lambda value: Quiet()),
-        ]
+    def _replacement(self, value: Any) -> Any:
+        """What stands for a value; itself if it may stay."""
+        if isinstance(value, types.ModuleType):
+            return value if id(vars(value)) in self._spaces else self._for_module(value)
+        if _is_logger(value):
+            return SILENT
+        if isinstance(value, type):
+            acts = value.__module__.split(".")[0] in (_FASTDEPLOY, "concurrent")
+            stays = value in self._lineage or _is_plain_data(value) or id(_globals_of(value)) in self._spaces
+            return Quiet() if acts and not stays else value
+        if isinstance(value, types.FunctionType):
+            acts = value.__module__.split(".")[0] == _FASTDEPLOY
+            return Quiet() if acts and id(value.__globals__) not in self._spaces else value
+        if isinstance(value, (dict, list, set)):
+            return copy.copy(value)
+        return Quiet() if _is_fastdeploys(value) else value
 
     def _for_module(self, module: types.ModuleType) -> Any:
         name = module.__name__
-        overlay: Any = module
         if module is time:
-            overlay = self.clock
-        elif name == "threading":
-            overlay = Overlay(module, Thread=Quiet(), Timer=Quiet())
-        elif name == "weakref":
-            overlay = Overlay(module, finalize=Quiet())
-        elif name == "paddle":
-            overlay = Overlay(module, device=Quiet(), set_device=Quiet())
-        elif name == "fastdeploy.envs":
-            overlay = Overlay(module, self.switches)
-        elif name.split(".")[0] == _FASTDEPLOY:
-            overlay = QuietModule(module)
-        return self._remember(module, overlay)
-
-    def _for_class(self, cls: type) -> Any:
-        if cls in self._lineage:
-            return self._copied_class(cls)
-        if _is_plain_data(cls):
-            return cls
-        if id(_globals_of(cls)) in self._spaces:
-            return self._copied_class(cls)
-        if cls.__module__.split(".")[0] in (_FASTDEPLOY, "concurrent"):
-            return Quiet()
-        return cls
-
-    def _for_function(self, function: types.FunctionType) -> Any:
-        if id(function.__globals__) in self._spaces:
-            return self._copied_function(function, None)
-        return Quiet() if function.__module__.split(".")[0] == _FASTDEPLOY else function
-
-    def _trace(self, *arguments: Any) -> None:
-        self.traced.append(arguments)
-
-    # ---- copies ------------------------------------------------------------------------------------
-
-    def _copied_class(self, cls: type) -> type:
-        made: type
-        if id(cls) in self._copies:
-            made = self._copies[id(cls)]
-            return made
-        bases = tuple(self._copied_class(base) if base in self._lineage else base for base in cls.__bases__)
-        own_class = types.CellType()  # what a bare super() finds
-        body = {
-            name: self._attribute(value, own_class)
-            for name, value in vars(cls).items()
-            if not isinstance(value, (types.GetSetDescriptorType, types.MemberDescriptorType))
-        }
-        body.pop("__dict__", None)
-        made = self._remember(cls, type(cls)(cls.__name__, bases, body))
-        own_class.cell_contents = made
-        return made
-
-    def _attribute(self, value: Any, own_class: types.CellType) -> Any:
-        if isinstance(value, types.FunctionType):
-            return self._copied_function(value, own_class)
-        if isinstance(value, (staticmethod, classmethod)):
-            return type(value)(self._attribute(value.__func__, own_class))
-        if isinstance(value, property):
-            get, put, delete = (
-                self._attribute(part, own_class) for part in (value.fget, value.fset, value.fdel)
-            )
-            return property(get, put, delete, value.__doc__)
-        if value is self._original:
-            return self.module
-        return self._private("", value)
-
-    def _copied_function(self, function: types.FunctionType, own_class: types.CellType | None) -> Any:
-        space = self._spaces.get(id(function.__globals__))
-        if space is None:
-            return function
-        cells = function.__closure__
-        if cells is not None:
-            named = zip(function.__code__.co_freevars, cells, strict=True)
-            cells = tuple(self._cell(name, cell, own_class) for name, cell in named)
-        return copied(function, space.__dict__, cells)
-
-    def _cell(self, name: str, cell: types.CellType, own_class: types.CellType | None) -> types.CellType:
-        if name == "__class__" and own_class is not None:
-            return own_class
-        try:
-            held = cell.cell_contents
-        except ValueError:
-            return cell
-        if isinstance(held, types.FunctionType):  # a decorated method
-            return types.CellType(self._copied_function(held, own_class))
-        return cell
+            return self.clock
+        if name == "threading":
+            return Overlay(module, Thread=Quiet(), Timer=Quiet())
+        if name == "weakref":
+            return Overlay(module, finalize=Quiet())
+        if name == "paddle":
+            return Overlay(module, device=Quiet(), set_device=Quiet())
+        if name == "fastdeploy.envs":
+            return Overlay(module, self.switches)
+        return QuietModule(module) if name.split(".")[0] == _FASTDEPLOY else module
 
 
 # ---- replacements ------------------------------------------------------------------------------------

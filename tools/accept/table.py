@@ -11,7 +11,7 @@ from pathlib import Path
 from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.seams import SEAMS
 from tools.accept import reading
-from tools.accept.__main__ import SOCKET
+from tools.accept.accepting import SOCKET
 
 FILE = "fastdeploy/output/token_processor.py"
 SHOWN = (
@@ -73,4 +73,9 @@ def _git(repository, *arguments):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) < 3 or not all("=" in one for one in sys.argv[2:]):
+        sys.exit(__doc__)
+    try:
+        main(*sys.argv[1:])
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"{' '.join(failed.cmd[:4])}: {failed.stderr.strip()}")

@@ -21,7 +21,7 @@ def settle(module: Any) -> str | None:
     counters.begin()
     export_active("api", blocks is not None)
     if blocks is None:
-        warn(log, f"API side stands aside, FastDeploy's own code writes the {what}: {reason}")
+        warn(log, f"API side falls back, FastDeploy's own code writes the {what}: {reason}")
         return reason
     install(module, blocks)
     log.info(

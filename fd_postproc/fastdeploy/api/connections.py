@@ -64,7 +64,7 @@ class _Held:
 
 
 class RequestMap(dict):  # type: ignore[type-arg]
-    """Map from a request's id to the queue that its generator waits at, in the place of FastDeploy's.
+    """Map from a request's id to the queue that its generator waits at, instead of FastDeploy's.
 
     The dispatcher calls ``get`` for each group of results.  For an id that was never registered it returns a
     queue that holds the groups.  It holds the beginning of an answer only: the first result, and what follows

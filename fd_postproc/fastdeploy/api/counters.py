@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..logs import api_log, counter
+from .. import logs
 from .chunks._chunks import forget_totals, tell_notes_to
 
 
@@ -14,11 +14,9 @@ def begin() -> None:
 
 def _tell(reason: str, count: int) -> None:
     """Count a note; log a reason the first time, the tenth, the hundredth, ..."""
-    total = counter(
-        "api_left", "How often fd_postproc left part of an answer to FastDeploy's own code", "reason"
+    logs.count(
+        "api_left", "How often fd_postproc left part of an answer to FastDeploy's own code", "reason", reason
     )
-    if total is not None:
-        total.labels(reason).inc()
     if str(count).strip("0") == "1":
         times = "once" if count == 1 else f"{count} times"
-        api_log().info(f"fd_postproc: API side left to FastDeploy's own code {times}: {reason}")
+        logs.api_log().info(f"fd_postproc: API side left to FastDeploy's own code {times}: {reason}")

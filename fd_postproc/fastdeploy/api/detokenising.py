@@ -191,7 +191,7 @@ def _pieces_way(tokenizer: Any, model: Any) -> Callable[..., tuple[str, int, int
             if not after.startswith(before):
                 return None
             return alone.encode(), after[len(before) :].encode(), 2 if model.is_control(token) else 0
-        except Exception:  # an id that is none, or that the model refuses
+        except _OF_IDS:  # an id that is none, or that the model refuses
             return None
 
     pieces = PieceTokens(meet, stays, len(tokenizer))
@@ -239,6 +239,9 @@ def _bytes_among_pieces(tokenizer: Any, library: Any) -> Callable[..., tuple[str
         return None
     return pieces.new_text
 
+
+_OF_IDS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+"""What tokenizers raise for an id that is none; anything else is a failure of ours."""
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -406,7 +409,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         ids.extend(new_ids)
         try:
             text, status[0], status[1] = decoded(tokenizer, ids, status[0], status[1], releases != "")
-        except Exception:  # an id that is none: as FastDeploy raises it, or takes it
+        except _OF_IDS:  # an id that is none: as FastDeploy raises it, or takes it
             try:
                 text, status[0], status[1] = tokenizer.decode_token(ids, status[0], status[1])
             except Exception:
@@ -469,6 +472,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
 
     ids2tokens.go_back = go_back  # type: ignore[attr-defined]
     ids2tokens.guard = guard  # type: ignore[attr-defined]
+    ids2tokens.ways_of = ways_of  # type: ignore[attr-defined]
     ids2tokens.advance = advance  # type: ignore[attr-defined]
     ids2tokens.holds_text = holds_text  # type: ignore[attr-defined]
     ids2tokens.split = split  # type: ignore[attr-defined]

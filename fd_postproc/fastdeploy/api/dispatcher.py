@@ -18,7 +18,7 @@ from typing import Any
 from ...log_throttle import Backoff, Complaints
 from .. import gate, replacements
 from ..gauges import export
-from ..logs import api_log, counter
+from ..logs import api_log, count
 from ..seams import Refused
 from .connections import NoResults, take_turns
 
@@ -71,13 +71,11 @@ class Dispatcher:
 
     def count(self, outcome: str, requests: int = 1) -> None:
         """Count requests that were ``ended`` or ``refused``."""
-        total = counter(
+        count(
             "dispatcher_down_requests",
             "Requests that fd_postproc ended or refused because an API process could not receive results",
-            "outcome",
-        )
-        if total is not None and requests:
-            total.labels(outcome).inc(requests)
+            "outcome", outcome, requests,
+        )  # fmt: skip
 
     def go_down(self, reason: str) -> None:
         """End every stream that waits, since its results may be lost; refuse requests for a while."""
@@ -108,7 +106,7 @@ class Dispatcher:
         export("unhealthy", "reason", "dispatcher", False)
         api_log().info("fd_postproc: healthy again: the dispatcher receives results")
 
-    # ---- our loop, in the place of FastDeploy's
+    # ---- our loop, instead of FastDeploy's
 
     async def run(self) -> None:
         """Read messages and hand out their groups, as long as the manager runs."""
@@ -227,13 +225,11 @@ _complaints = Complaints(lambda text: api_log().error(f"fd_postproc: dispatcher:
 
 def _fault(kind: str, text: str | Callable[[], str]) -> None:
     """Count a fault after which the dispatcher goes on, and log it, throttled."""
-    total = counter(
+    count(
         "api_dispatcher_faults",
         "Faults after which an API process's dispatcher went on: what could not be read, or raised",
-        "kind",
-    )
-    if total is not None:
-        total.labels(kind).inc()
+        "kind", kind,
+    )  # fmt: skip
     _complaints.tell(kind, text)
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ...environment import MENDS, is_on
-from ..logs import counter
+from .. import logs
 
 PIECES = "pieces"
 """A result with several tokens, worked on in pieces (`pieces`)."""
@@ -27,6 +27,4 @@ def are_on() -> bool:
 
 def count(kind: str) -> None:
     """Count a mend in ``fd_postproc_mended_total``."""
-    total = counter("mended", "How often fd_postproc kept what FastDeploy would have lost", "kind")
-    if total is not None:
-        total.labels(kind).inc()
+    logs.count("mended", "How often fd_postproc kept what FastDeploy would have lost", "kind", kind)

@@ -27,6 +27,7 @@ from .joined_results import withdraw
 from .known_parsers import REASONING, marks_of
 from .loading import is_serving
 from .pieces import Pieces, Tokens
+from .plain_answers import way_of
 from .token_counts import CountingTokenizer, UncountedTokenizer
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
@@ -44,7 +45,7 @@ class Views(NamedTuple):
     """A data processor as its methods see it."""
 
     made_for: tuple[Any, ...]
-    """The parsers and the tokenizer that it had, and a method that was set on its reasoning parser."""
+    """The parsers and the tokenizer that it had, and what was set on it and on its reasoning parser."""
     chunk: Any  # for a result of a streamed answer
     end: Any  # for the last one of a streamed answer
     mark: Any  # for the text that waits for the rest of a character when a mark comes
@@ -53,13 +54,19 @@ class Views(NamedTuple):
     uncounted: Views | None = None  # the same for answers whose reasoning tokens are told to no client
     pieces: Pieces | Tokens | None = None  # None where no parser is on
     takes_any: bool = False  # whether a result of several tokens says what they say one by one
+    plain: Callable[[Any], Any] | None = None
+    """Completes the response of a result that does not end its answer; None: FastDeploy's method does."""
 
 
 class Processors:
     """Cache of each data processor's views."""
 
-    def __init__(self, ids2tokens: Any) -> None:
-        self.ids2tokens = ids2tokens  # ours, of the class that defines it
+    def __init__(self, cls: type, ids2tokens: Any, streamed: Any) -> None:
+        self.cls, self.ids2tokens, self.streamed = (
+            cls,
+            ids2tokens,
+            streamed,
+        )  # FastDeploy's, with our ids2tokens
         self.known: dict[int, tuple[Callable[[], Any], Views]] = {}
 
     def views_of(self, processor: Any) -> Views:
@@ -67,7 +74,9 @@ class Processors:
         name = id(processor)
         reasoning = processor.reasoning_parser
         changed = None if reasoning is None else vars(reasoning).get(REASONING)
-        now = reasoning, processor.tool_parser_obj, processor.tokenizer, changed
+        own = vars(processor)
+        set_on_it = own.get("ids2tokens"), own.get(OUTPUT_FALLBACK)
+        now = reasoning, processor.tool_parser_obj, processor.tokenizer, changed, set_on_it
         known = self.known.get(name)
         if known is not None and known[0]() is processor and known[1].made_for == now:
             return known[1]
@@ -83,7 +92,7 @@ class Processors:
         return views
 
     def _quick_views(self, views: Views) -> Views:
-        processor, (reasoning, tools, tokenizer, _) = views.last, views.made_for
+        processor, (reasoning, tools, tokenizer, *_) = views.last, views.made_for
         cls = type(processor)
         if getattr(processor, OUTPUT_FALLBACK, None) is not None:
             raise NotPlain("an output fallback reads it, too")
@@ -119,7 +128,27 @@ class Processors:
             )
 
         uncounted = None if reasoning is None else counted_by(UncountedTokenizer(tokenizer))
-        return counted_by(tokenizer)._replace(uncounted=uncounted)
+        views = counted_by(tokenizer)._replace(uncounted=uncounted)
+        is_plain = reasoning is None and tools is None
+        return (
+            views._replace(plain=self._plain_way(processor, processor.tokenizer, quick))
+            if is_plain
+            else views
+        )
+
+    def _plain_way(self, processor: Any, tokenizer: Any, quick: Any) -> Callable[[Any], Any] | None:
+        try:
+            return way_of(
+                processor,
+                self.cls,
+                self.streamed,
+                functools.partial(View, processor, tokenizer),
+                tokenizer,
+                quick,
+            )
+        except NotPlain as reason:
+            note(f"answers without a parser are FastDeploy's: {reason}")
+            return None
 
 
 def _ends(mended: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -171,7 +200,7 @@ def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
         if not stock.guard.is_on:
             return None
         if status is None or type(status[-1]) is not AnswerText or status[3].marks is not marks:
-            status = _begun(answers, task_id, status)
+            status = _begun(processor, answers, task_id, status)
         if status is None or type(token_id) is not list:
             return None
         answer = status[3]
@@ -189,7 +218,7 @@ def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
             answer.append(delta)  # last: after a failure the answer goes on from its text
         return delta, excerpt.ids, previous
 
-    def _begun(answers: Any, task_id: Any, status: Any) -> Any:
+    def _begun(processor: Any, answers: Any, task_id: Any, status: Any) -> Any:
         """The state of an answer, with a text that can grow; None if it has another type."""
         if status is None:
             if stock.is_left_to_fastdeploy():
@@ -201,9 +230,13 @@ def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
         if excerpt is not None:
             excerpt.add_ids(status[2])
             excerpt.add_text(str(status[3]))
-        status[3] = AnswerText(str(status[3]), marks, excerpt)
+        way = None
+        if marks is None:
+            way = processor.tokenizer, stock.ways_of(processor.tokenizer).new_text
+        status[3] = AnswerText(str(status[3]), marks, excerpt, way)
         return status
 
+    ids2tokens.stock = stock  # type: ignore[attr-defined]
     return ids2tokens
 
 
@@ -242,7 +275,7 @@ def _is_told_no_counts(request: Any) -> bool:
 
 def _methods(cls: Any, stock: dict[str, Any]) -> dict[str, Any]:
     """The replacements for a class's methods, by name."""
-    views_of = Processors(vars(cls)["ids2tokens"]).views_of
+    views_of = Processors(cls, vars(cls)["ids2tokens"], stock[STREAMED]).views_of
     streamed, whole, stock_init = stock[STREAMED], stock[WHOLE], cls.__init__
     guard = Guard("api parsers", api_log, when_off=withdraw)
 
@@ -255,20 +288,26 @@ def _methods(cls: Any, stock: dict[str, Any]) -> dict[str, Any]:
 
     @functools.wraps(streamed)
     def process_response_dict_streaming(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
-        view, pieces, is_asked = processor, None, False
+        view, pieces, is_asked, plain = processor, None, False, None
         try:
             if guard.is_on:
                 views = views_of(processor)
                 if views.uncounted is not None and _is_told_no_counts(kwargs.get("request")):
                     views = views.uncounted
-                view = views.end if response_dict["finished"] else views.chunk
+                if response_dict["finished"]:
+                    view = views.end
+                else:
+                    view = views.chunk
+                    plain = views.plain if type(response_dict["outputs"]) is dict else None
                 if views.pieces is not None and views.pieces.may_cut(response_dict):
                     pieces = views.pieces
                 elif guard.in_a_row:
                     guard.worked()
         except Exception as error:
             guard.failed(error)
-            view = processor
+            view, plain = processor, None
+        if plain is not None:
+            return plain(response_dict)
         if pieces is None:
             return streamed(view, response_dict, **kwargs)
 

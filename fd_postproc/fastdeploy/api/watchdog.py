@@ -19,7 +19,7 @@ from .. import called, replacements
 from ..code_watch import CodeWatch
 from ..fallback import Guard
 from ..gauges import export, sweep
-from ..logs import api_log, counter
+from ..logs import api_log, count
 from ..seams import API
 from .chunks.model_fields import NotPlain
 from .connections import NoResults, RequestMap
@@ -91,13 +91,11 @@ class Watchdog:
 
     def count(self, outcome: str, requests: int = 1) -> None:
         """Count requests that were ``ended`` or ``refused``."""
-        total = counter(
+        count(
             "engine_gone_requests",
             "Requests that fd_postproc ended or refused because the engine's process was gone",
-            "outcome",
-        )
-        if total is not None and requests:
-            total.labels(outcome).inc(requests)
+            "outcome", outcome, requests,
+        )  # fmt: skip
 
     def _run(self) -> None:
         try:
@@ -185,10 +183,11 @@ def install(module: Any) -> Callable[[], None]:
     check, control = stock["check_health"], stock.get("run_control_method")
     refusal = module.ParameterError
     own = called.layers_of(connect)[-1]  # below wrappers, which ours calls
-    if "zmq_client" not in getattr(
-        getattr(own, "__code__", None), "co_names", ()
-    ) or not inspect.iscoroutinefunction(add):
+    if "zmq_client" not in getattr(getattr(own, "__code__", None), "co_names", ()):
         raise NotPlain("it connects to the engine in another way")
+    if not inspect.iscoroutinefunction(add):
+        by, file, line = called.place_of(add)
+        raise NotPlain(f"EngineClient.add_requests is no coroutine function: {by} (line {line} of {file})")
 
     @functools.wraps(connect)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:

@@ -116,7 +116,7 @@ def _record(processor: Any, channel: Channel, text: str, log: Any) -> None:
         recorder = Recorder.begin("engine", channel, queue_id_from_env(), log, size=1 << 16)
     except ValueError:  # the queue's number, which others complain of
         return
-    recorder.event(Kind.STOOD_ASIDE, text=text)
+    recorder.event(Kind.FELL_BACK, text=text)
     weakref.finalize(processor, recorder.end)
 
 
@@ -145,7 +145,7 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
         return decision
     plan = processor.plan
     processor.__class__ = stock
-    text = f"engine side stands aside, FastDeploy's own token processor is used: {decision.reason}"
+    text = f"engine side falls back, FastDeploy's own token processor is used: {decision.reason}"
     if is_on(DISABLE):  # the operator knows
         log.info(f"fd_postproc: {text}")
     else:

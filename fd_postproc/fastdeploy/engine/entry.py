@@ -50,7 +50,7 @@ def token_processor() -> type:
         os.environ.pop(PEER.name, None)
         export_active("engine", False)
         reason = contract_gap(module) or f"ours cannot be made here: {type(error).__name__}: {error}"
-        warn(log, f"engine side stands aside, FastDeploy's own token processor is used: {reason}")
+        warn(log, f"engine side falls back, FastDeploy's own token processor is used: {reason}")
         return _stock(module)
 
 

@@ -12,6 +12,7 @@ from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...queues import queue_id_from_env
 from . import fast_paths
+from .delivery.sending import sends_batches
 from .delivery.wake_up import WakeUp
 from .health.watch import HealthWatch
 from .processor.host import Host
@@ -133,6 +134,8 @@ class Lifecycle:
             return f"with {API}=0 the API server takes no joined results"
         if getattr(self.host.fd.envs, "FD_USE_HF_TOKENIZER", False):
             return "with FD_USE_HF_TOKENIZER=1 the API server takes no joined results"
+        if not sends_batches(self.host.fd.envs):
+            return "FastDeploy sends each result by itself (ZMQ_SEND_BATCH_DATA=0, or the internal adapter)"
         delivery = self.pairing.delivery
         if not delivery.is_installed or not delivery.handover_in(self.host.cached_generated_tokens):
             return "FastDeploy's own code sends the results"

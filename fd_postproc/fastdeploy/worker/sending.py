@@ -1,4 +1,4 @@
-"""Save op in the place of FastDeploy's: it sends by our code, or falls back to FastDeploy's op."""
+"""Save op instead of FastDeploy's: it sends by our code, or falls back to FastDeploy's op."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class SaveOp:
     def _leave(self, why: Exception, args: tuple[Any, ...]) -> None:
         """Fall back to FastDeploy's op from now on."""
         self._state = "original"
-        self._recorder.event(Kind.STOOD_ASIDE, text=f"{self.__name__}: {type(why).__name__}: {why}")
+        self._recorder.event(Kind.FELL_BACK, text=f"{self.__name__}: {type(why).__name__}: {why}")
         export_active("worker", False)
         fastdeploy_log().warning("fd_postproc: %s is left to FastDeploy's own op: %s", self.__name__, why)
         self._check_room(args, None)

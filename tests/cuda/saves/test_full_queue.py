@@ -1,8 +1,6 @@
 """A full queue, and several threads that save tensors on a device."""
 
 import threading
-import time
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, save
 from tests.lib.rows import each
 from tests.lib.sending import in_thread
-from tests.lib.waiting import signalled
+from tests.lib.waiting import signalled, until
 
 pytestmark = [pytest.mark.usefixtures("streams"), pytest.mark.realtime]
 
@@ -32,20 +30,26 @@ def test_a_full_queue_holds_up_the_caller_after_eight_steps(on_host, ops_queue):
     """A host tensor waits for what was saved before, too."""
     waits = ops.save_stats()["waits"]
     fill(ops_queue)
-    assert not ops.flush(0.1)
-    assert max(lane.waiting_seconds for lane in saves.lanes) > 0.05
-    before = ops.save_stats()
-    last = partial(ops.save_output, np.array([[11]]), FLAG, np.zeros(1, np.int32), 0, False)
-    with in_thread(last if on_host else partial(save, 11)) as outcome:
-        time.sleep(0.2)
+    until(lambda: max(lane.waiting_seconds for lane in saves.lanes))
+    assert not ops.flush(0.001)
+    before, begun = ops.save_stats(), threading.Event()
+
+    def last():
+        begun.set()
+        save(11) if not on_host else ops.save_output(np.array([[11]]), FLAG, np.zeros(1, np.int32), 0, False)
+
+    def is_held():
+        held, seconds = (ops.save_stats()[name] - before[name] for name in ("held", "held_seconds"))
+        return held == 1 and seconds > 0
+
+    with in_thread(last) as outcome:
+        until(begun.is_set if on_host else is_held)
         assert not outcome
         with fp.Receiver("plain") as receiver:
             assert [receiver.receive(5).token_ids(0)[0] for _ in range(12)] == list(range(12))
     assert ops.flush(60)
     after = ops.save_stats()
-    if not on_host:
-        assert after["held"] == before["held"] + 1
-        assert after["held_seconds"] - before["held_seconds"] > 0.1
+    assert after["held"] == before["held"] + (not on_host)
     assert after["waits"] > waits
     assert after["lost"] == before["lost"]
     ops_queue.open("plain").max_size = 16384
@@ -53,8 +57,9 @@ def test_a_full_queue_holds_up_the_caller_after_eight_steps(on_host, ops_queue):
 
 def test_removing_a_full_queue_wakes_everybody(ops_queue):
     fill(ops_queue)
+    held = ops.save_stats()["held"]
     with in_thread(lambda: [save(n) for n in range(20)]) as outcome:
-        time.sleep(0.1)
+        until(lambda: ops.save_stats()["held"] > held)
         ops_queue.open("plain").remove()
     assert isinstance(outcome[0], fp.QueueRemoved)
 

@@ -3,6 +3,10 @@
 from tests.lib.device_saves import received
 from tests.lib.rows import each
 
+WARM = """
+from fd_postproc.fastdeploy.worker import warmup
+from tests.lib.waiting import until
+"""
 LOADS = "save(1)\nprint(ops.flush(60), stub_cuda.counted('loads'))"
 
 
@@ -23,30 +27,32 @@ def test_several_threads_load_it_once_and_python_goes_on(run):
 import threading
 threads = [threading.Thread(target=save, args=(1,)) for _ in range(3)]
 for thread in threads: thread.start()
-steps = 0
-while any(thread.is_alive() for thread in threads):
-    time.sleep(0.001)
-    steps += 1
-print(ops.flush(60), stub_cuda.counted("loads"), steps > 1)
+until(stub.stub_load_waits)
+stub.stub_load()
+for thread in threads: thread.join()
+print(ops.flush(60), stub_cuda.counted("loads"))
 """
-    assert run(code, STUB_CUDA_LOAD_US="300000") == "True 1 True\n"
-
-
-WARM = """
-from fd_postproc.fastdeploy.worker import warmup
-from tests.lib.waiting import until
-"""
+    assert run(WARM + code, STUB_CUDA_LOAD="held") == "True 1\n"
 
 
 def test_the_background_waits_for_a_context_and_makes_none(run):
     """Not even the driver is initialised: the process may still fork, or choose a device."""
     code = """
+from fd_postproc import _save
+looks, devices_in_use = [], _save.devices_in_use
+_save.devices_in_use = lambda: looks.append(1) or devices_in_use()
+
+def looked():
+    # The thread has looked twice from now on.
+    seen = len(looks)
+    until(lambda: len(looks) > seen + 1)
+
 warmup.begin()
-time.sleep(0.3)
+looked()
 active, flags, context = ctypes.c_int(), ctypes.c_uint(), ctypes.c_void_p()
 print(stub.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)))
 assert stub.cuInit(0) == 0
-time.sleep(0.3)
+looked()
 print(stub_cuda.counted("loads"))
 stub.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
 until(lambda: stub_cuda.counted("loads") == 1)

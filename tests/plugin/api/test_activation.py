@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy import logs
-from fd_postproc.fastdeploy.api import activation, counters, entry, loading
+from fd_postproc.fastdeploy.api import activation, entry, loading
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
 from tests.lib.rows import each
@@ -42,7 +42,7 @@ def told(monkeypatch):
     log = SimpleNamespace(info=seen.lines.append, warning=seen.lines.append, error=seen.lines.append)
     monkeypatch.setattr(activation, "api_log", lambda: log)
     monkeypatch.setattr(activation, "export_active", lambda side, active: seen.gauges.append((side, active)))
-    monkeypatch.setattr(counters, "api_log", lambda: log)
+    monkeypatch.setattr(logs, "api_log", lambda: log)
     return seen
 
 
@@ -180,6 +180,17 @@ def test_a_module_that_names_nothing_known_and_an_unknown_way_of_floats(load, mo
         monkeypatch.setattr(building_blocks, "float_style", lambda: None)
 
 
+@each("logprobs", [0, 1, 3, 5])
+def test_a_completion_gets_as_many_alternatives_as_it_asks_for(logprobs, load):
+    module = load(COMPLETION)
+    handler = module.OpenAIServingCompletion(SimpleNamespace(data_processor=Processor("x")))
+    top = [[[7, 8, 9, 10, 11, 12]], [[-0.5, -1.0, -2.0, -3.0, -4.0, -5.0]], [1]]
+    made = blocks_of(module).methods[METHODS[COMPLETION]](handler, top, logprobs)
+    assert isinstance(made, _chunks.StandIn)
+    assert made.model_dump() == handler._create_completion_logprobs(top, logprobs).model_dump()
+    assert len(made.model_dump()["top_logprobs"][0]) == logprobs + 1  # the sampled token, too
+
+
 def test_what_is_installed_can_be_taken_out(load):
     module = load(COMPLETION)
     restore = install(module, blocks_of(module))
@@ -237,8 +248,8 @@ def test_each_processor_has_texts_of_its_own(name, load, told):
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])
 def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
     counted = []
-    metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda: counted.append(reason)))
-    monkeypatch.setattr(counters, "counter", lambda name, text, label: metric)
+    metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda _: counted.append(reason)))
+    monkeypatch.setattr(logs, "counter", lambda name, text, label: metric)
     entry.register()
     module = load(name)
     assert counted == []

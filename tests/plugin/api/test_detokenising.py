@@ -401,6 +401,26 @@ def test_a_planted_difference_is_seen(monkeypatch):
         detokenising.ways_of(Pieces())
 
 
+@each("times", [1, 100])
+def test_a_failure_of_ours_is_fastdeploys_method(sides, times, monkeypatch):
+    """Text and state are FastDeploy's, also in the middle of an answer; after three in a row for good."""
+    own, theirs = sides(Fast("metaspace"))
+    guard, right, left = type(own).ids2tokens.guard, detokenising.decode_token, [0]
+
+    def failing(*arguments):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise MemoryError("planted")
+        return right(*arguments)
+
+    monkeypatch.setattr(detokenising, "decode_token", failing)
+    for number, results in enumerate(answers(own.tokenizer, 3)):
+        same(own, theirs, results[:1], number)
+        left[0] = times
+        same(own, theirs, results[1:], number)
+    assert guard.is_on is (times == 1)
+
+
 def test_another_method_stays():
     class Arguments(Processor):
         def ids2tokens(self, token_id):

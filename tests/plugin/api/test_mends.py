@@ -145,14 +145,13 @@ def seen_by_fastdeploy():
 
 def test_results_that_are_not_cut_are_given_as_they_are(monkeypatch, counted):
     cls, given = seen_by_fastdeploy()
-    for pair, results in ((PAIRS[0], ([10], [10, 11], [2], [])), ((None, None), ([10, 2, 3, 11], [1, 2]))):
-        processor = cls(*pair)
-        processor.model_status_dict["a"] = "think_start"
-        for ids in results:
-            response = result(ids)
-            processor.process_response_dict_streaming(response)
-            assert given.pop() is response
-            assert not given
+    processor = cls(*PAIRS[0])
+    processor.model_status_dict["a"] = "think_start"
+    for ids in ([10], [10, 11], [2], []):
+        response = result(ids)
+        processor.process_response_dict_streaming(response)
+        assert given.pop() is response
+        assert not given
     assert counted == []
 
 
@@ -162,12 +161,21 @@ def call(index, arguments=None, name=None):
 
 
 def test_deltas_of_one_call_are_one():
-    said = [[call(0, name="f")], [call(0, '{"a')], None, [call(0, '": 1}')], [call(1, name="g")]]
+    """A delta of another call stays apart, also one that does not say which."""
+    said = [
+        [call(0, name="f")],
+        [call(0, '{"a')],
+        None,
+        [call(0, '": 1}')],
+        [call(1, "{")],
+        [call(2, name="g")],
+    ]
     parts = [{"text": None, "completion_tokens": "", "tool_calls": one} for one in said]
     made = _joined(parts, False)["tool_calls"]
     assert [(one.index, one.function.name, one.function.arguments) for one in made] == [
         (0, "f", '{"a": 1}'),
-        (1, "g", None),
+        (1, None, "{"),
+        (2, "g", None),
     ]
 
 
@@ -378,8 +386,7 @@ def test_text_that_waits_before_a_mark_is_what_it_was(byte_level, counted):
         said = client(outputs_of(install()(Thinks, None, tokenizer=Bytes()), results, "think_start"))
         assert "".join(said[0]) == " thea\ufffd"
         assert said[1] == "".join(WORDS[one - 10] for ids in results[-2:] for one in ids[-1:] if one > 2)[-5:]
-    assert counted.count(mends.MARK) == 2
-    assert mends.END not in counted
+    assert counted == [mends.MARK, mends.MARK, mends.PIECES]  # of the first answer no result is cut
 
 
 def test_nothing_waits_and_nothing_is_added_before_a_mark(byte_level, counted):
@@ -388,16 +395,39 @@ def test_nothing_waits_and_nothing_is_added_before_a_mark(byte_level, counted):
     assert counted == []
 
 
-def test_bytes_among_pieces_are_read_by_themselves():
-    """A library's tokenizer with byte fallback makes all of a run with a broken byte U+FFFD."""
-    tokenizers = pytest.importorskip("tokenizers")
-    path = TESTS / "golden_chunks" / "tokenizers" / "metaspace" / "tokenizer.json"
-    library = tokenizers.Tokenizer.from_file(str(path))
-    layers = SimpleNamespace(
-        decode_token=lambda *state: detokenising.decode_token(library.decode, *state), _tokenizer=library
-    )
+METASPACE = TESTS / "golden_chunks" / "tokenizers" / "metaspace" / "tokenizer.json"
+
+
+@pytest.fixture
+def byte_fallback():
+    """A library's tokenizer with byte fallback, and FastDeploy's around it."""
+    library = pytest.importorskip("tokenizers").Tokenizer.from_file(str(METASPACE))
+
+    class Layers:
+        _tokenizer, decode = library, library.decode
+
+        def decode_token(self, *state):
+            return detokenising.decode_token(library.decode, *state)
+
+    return library, Layers()
+
+
+def test_a_mended_character_is_counted(byte_fallback, monkeypatch, counted):
+    library, layers = byte_fallback
+    ways = detokenising.Ways(library.decode, detokenising._bytes_among_pieces(layers, library))
+    monkeypatch.setattr(detokenising, "ways_of", lambda tokenizer: ways)
+    words = library.encode("one two", add_special_tokens=False).ids
+    broken = [library.token_to_id(f"<0x{byte:02X}>") for byte in "é".encode() + b"\xff"]
+    said = outputs_of(install()(None, None, tokenizer=layers), [broken, *([one] for one in words)], None)
+    assert "".join(one["text"] for one in said).startswith("é\ufffd")
+    assert counted == [mends.BROKEN]
+
+
+def test_bytes_among_pieces_are_read_by_themselves(byte_fallback):
+    """The library makes all of a run with a broken byte U+FFFD."""
+    library, layers = byte_fallback
     new_text = detokenising._bytes_among_pieces(layers, library)
-    names = json.loads(path.read_text())["model"]["vocab"]
+    names = json.loads(METASPACE.read_text())["model"]["vocab"]
     draw = random.Random(48)
     bytes_of = {byte: names[f"<0x{byte:02X}>"] for byte in range(256)}
     words = [one for name, one in names.items() if not name.startswith("<")]

@@ -77,6 +77,21 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}
 
 
+def test_a_start_that_cannot_be_said_disturbs_no_client(monkeypatch):
+    class EngineClient:
+        def create_zmq_client(self, model, mode):
+            return model, mode
+
+    monkeypatch.setattr(entry, "started", lambda: 1 // 0)
+    restore = entry.install(SimpleNamespace(EngineClient=EngineClient))
+
+    async def serve():
+        return [EngineClient().create_zmq_client(1, mode=2) for _ in range(4)]
+
+    assert asyncio.run(serve()) == [(1, 2)] * 4
+    restore()
+
+
 @each(
     "chunks, parts",
     [({}, {"api detokenising": "no module"}), ({"_create_chat_logprobs": "new code"}, {}), ({}, {})],

@@ -43,7 +43,7 @@ STEPS = Steps(None, None, lambda token: spell(token)[0])
 
 
 def stock_list(ids, scores, ranks, columns, texts):
-    """As FastDeploy builds it, -9999 in the place of minus infinity."""
+    """As FastDeploy builds it, -9999 instead of minus infinity."""
     return STEPS.prompt((ids, scores, ranks), columns, texts)
 
 

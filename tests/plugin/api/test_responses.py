@@ -117,7 +117,14 @@ async def served(response):
 
 def test_a_long_answer_is_sent_in_pieces(application):
     expected = JSONResponse(long_answer().model_dump()).body
-    (start, *bodies), turns = asyncio.run(served(application.respond(long_answer())))
+    response, runs = application.respond(long_answer()), []
+
+    async def background():
+        runs.append(1)
+
+    response.background = background
+    (start, *bodies), turns = asyncio.run(served(response))
+    assert runs == [1]
     assert dict(start["headers"]) == {b"content-length": str(len(expected)).encode(), b"x": b"y"}
     assert b"".join(event["body"] for event in bodies) == expected
     assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import random
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -67,6 +68,41 @@ def test_every_value_is_msgpacks(value, single):
     eager = unpack(packed, False)
     assert repr(eager) == repr(expected) == repr(unpack(packed))
     assert types_of(eager) == types_of(expected)
+
+
+def test_maps_with_the_keys_of_earlier_ones():
+    """The same keys, another one, fewer, in another order: as msgpack, each a map of its own."""
+    draw = random.Random(604)
+    names = [*"abcdefghij", "ä", "k" * 31, "l" * 40, *LAZY]
+    first = draw.sample(names, 9)
+    for _ in range(300):
+        keys, change = [*first], draw.choice(("none",) * 6 + ("other", "fewer", "order", "new"))
+        if change == "other":
+            keys[draw.randrange(len(keys))] = "another"
+        elif change == "fewer":
+            keys = keys[: draw.randrange(len(keys))]
+        elif change == "order":
+            draw.shuffle(keys)
+        elif change == "new":
+            keys = first = draw.sample(names, draw.choice((6, 7, 9, len(names))))
+        values = (None, None, True, 1, 1.5, "text", [1], {"a": {}}, [[[1, 2]], [[-0.5, -1.5]], [1]])
+        made = [{key: copy.copy(draw.choice(values)) for key in keys} for _ in range(2)]
+        packed = msgpack.packb([[one] for one in made])
+        told = unpack(packed)
+        assert repr(told) == repr([[one] for one in made]), change
+        told[0][0]["set"] = told[0][0][keys[-1] if keys else "x"] = 5
+        assert repr(told[1][0]) == repr(made[1])
+
+
+def test_a_key_that_comes_twice_and_a_map_that_ends_early():
+    names = [bytes([0xA1, letter]) for letter in b"abcdefgh"]
+    whole = bytes([0x88]) + b"".join(name + b"\x01" for name in names)
+    twice = bytes([0x88]) + b"".join(name + b"\x01" for name in [*names[:7], names[2]])
+    for packed in (twice, whole, twice, whole):
+        assert repr(unpack(packed)) == repr(msgpack.unpackb(packed))
+    for end in range(1, len(whole)):
+        with pytest.raises(Unknown):
+            unpack(whole[:end])
 
 
 def said(unpack, packed):

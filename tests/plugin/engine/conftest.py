@@ -52,12 +52,9 @@ def started(ops_queue):
 
 @pytest.fixture
 def log(caplog):
-    """Records of FastDeploy's loggers, which do not propagate."""
-    logger = logging.getLogger("fastdeploy")
+    """Records of all loggers, from INFO on."""
     caplog.set_level(logging.INFO)
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
+    return caplog
 
 
 @pytest.fixture
@@ -144,3 +141,11 @@ def receiving(monkeypatch, tmp_path, ops_queue):
         assert not processor.worker.is_alive()
         assert server.closed
         processor._finalizer()
+
+
+@pytest.fixture
+def fallbacks():
+    """A function that says how often a seam's own work has failed."""
+    from prometheus_client import REGISTRY
+
+    return lambda seam: REGISTRY.get_sample_value("fd_postproc_fallbacks_total", {"seam": seam}) or 0

@@ -170,30 +170,27 @@ def test_a_process_that_cannot_be_seen_is_alive_while_its_socket_is(listens, sce
     scene.seen._forget(2**22 + 5)
 
 
-def test_a_number_that_another_program_has_got(scene, monkeypatch):
-    process = scene.start("a_0")
+@each("listens", [True, False])
+def test_a_number_that_another_process_has_got(listens, scene, monkeypatch):
+    """One that listens is the next API process, whose requests go on; else it is another program."""
+    process = scene.start(name := f"{listens}_0")
     scene.look()
     kill(process)
     other = KnownProcess(process.pid, "later")
-    monkeypatch.setattr(other.__class__, "of", classmethod(lambda cls, pid: other))
-    monkeypatch.setattr(other.__class__, "is_alive", lambda self: self is other)
-    scene.look(times=int(GONE_S) + 1)
-    assert (scene.manager.aborted, scene.seen.gone) == (["a_0"], {process.pid})
-
-
-def test_a_number_that_the_next_api_process_has_got(scene, monkeypatch):
-    process = scene.start("a_0")
-    scene.look()
-    kill(process)
-    other = KnownProcess(process.pid, "later")
-    monkeypatch.setattr(other.__class__, "of", classmethod(lambda cls, pid: other))
-    monkeypatch.setattr(other.__class__, "is_alive", lambda self: self is other)
-    monkeypatch.setattr(api_processes, "_listens", lambda address: True)
-    scene.engine.request_worker_map["b_0"] = process.pid
-    scene.manager.requests["b_0"] = None
+    monkeypatch.setattr(KnownProcess, "of", classmethod(lambda cls, pid: other))
+    monkeypatch.setattr(KnownProcess, "is_alive", lambda self: self is other)
+    monkeypatch.setattr(api_processes, "_listens", lambda address: listens)
+    if listens:
+        scene.engine.request_worker_map["b_0"] = process.pid
+        scene.manager.requests["b_0"] = None
     scene.look(times=int(GONE_S) + 3)
-    assert (scene.manager.aborted, scene.seen.gone) == (["a_0"], set())
-    assert scene.pushes[process.pid].linger is None
+    assert scene.manager.aborted == [name]
+    assert scene.seen.gone == (set() if listens else {process.pid})
+    assert scene.pushes[process.pid].linger == (None if listens else 0)
+    scene.manager.aborted.clear()
+    scene.server.worker_push_addresses.clear()
+    scene.engine.request_worker_map.clear()
+    scene.seen._forget(process.pid)
 
 
 def test_a_look_that_fails_is_logged(scene):

@@ -36,12 +36,6 @@ class Failing:
         return self.stock(*arguments, **named)
 
 
-def counted(seam):
-    from prometheus_client import REGISTRY
-
-    return REGISTRY.get_sample_value("fd_postproc_fallbacks_total", {"seam": seam}) or 0
-
-
 @pytest.fixture
 def delivery(plan, engine):
     service = double.engine__common_engine.EngineService
@@ -76,13 +70,13 @@ def sent(engine):
 
 
 @pytest.mark.parametrize("times", [1, 100])
-def test_a_put_that_raises_is_the_schedulers(times, plan, delivery, engine, monkeypatch):
-    before, module = counted("delivery"), imported(DELIVERY)
+def test_a_put_that_raises_is_the_schedulers(times, plan, delivery, engine, monkeypatch, fallbacks):
+    before, module = fallbacks("delivery"), imported(DELIVERY)
     monkeypatch.setattr(module, "handover_in", Failing(module.handover_in, times))
     for token in range(6):
         delivery.put(engine.scheduler, [result(plan, "a", token), result(plan, "b", token)])
     assert (delivery.puts, delivery.unput) == (6, 0)
-    assert counted("delivery") - before == min(times, MOST_IN_A_ROW)
+    assert fallbacks("delivery") - before == min(times, MOST_IN_A_ROW)
     assert delivery.putting.is_on is (times < MOST_IN_A_ROW)
     got = engine.scheduler.get_results()
     assert {name: [one.outputs.token_ids for one in some] for name, some in got.items()} == {
@@ -91,7 +85,7 @@ def test_a_put_that_raises_is_the_schedulers(times, plan, delivery, engine, monk
 
 
 class RaisesOnce(UserList):
-    """What lies in the scheduler's table in the place of a list, and refuses the first append."""
+    """What lies in the scheduler's table instead of a list, and refuses the first append."""
 
     refuses = True
 
@@ -158,9 +152,9 @@ def test_a_take_that_raises_leaves_all_to_the_scheduler(plan, delivery, engine):
 
 @pytest.mark.parametrize("what", ["sorting", "sends", "packing", "serves"])
 @pytest.mark.parametrize("times", [1, 100])
-def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch):
+def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch, fallbacks):
     """Every client gets all of its tokens, in their order; FastDeploy's loop takes over if that goes on."""
-    before, sending = counted("sending"), delivery.sending
+    before, sending = fallbacks("sending"), delivery.sending
     if what == "sorting":
         module = imported("fd_postproc.fastdeploy.engine.delivery.sending")
         monkeypatch.setattr(module, "by_process", Failing(module.by_process, times))
@@ -207,7 +201,7 @@ def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch):
         "a": [*([token] for token in range(8)), [9]], "b": [[token] for token in range(8)], "c": [500],
     }  # fmt: skip
     assert "a" not in engine.scheduler.requests
-    assert counted("sending") > before
+    assert fallbacks("sending") > before
     guards = delivery.sends, sending.guard, sending._packer.guard
     assert all(guard.is_on for guard in guards) is (times == 1)
 
@@ -224,10 +218,10 @@ def test_an_ended_request_is_sent_although_it_cannot_be_sorted(plan, delivery, e
     assert [one.outputs.token_ids for one in got["b"]] == [[5]]
 
 
-def test_a_guard_is_off_after_failures_in_a_row_and_says_so(log):
+def test_a_guard_is_off_after_failures_in_a_row_and_says_so(log, fallbacks):
     from prometheus_client import REGISTRY
 
-    guard, before = Guard("delivery"), counted("delivery")
+    guard, before = Guard("delivery"), fallbacks("delivery")
     guard.failed(Planted("one"))
     guard.failed(Planted("two"))
     guard.worked()
@@ -235,7 +229,7 @@ def test_a_guard_is_off_after_failures_in_a_row_and_says_so(log):
         assert guard.is_on
         guard.failed(Planted(str(number)))
     assert not guard.is_on
-    assert counted("delivery") - before == 2 + MOST_IN_A_ROW
+    assert fallbacks("delivery") - before == 2 + MOST_IN_A_ROW
     assert REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": "delivery"}) == 0
     assert log.text.count("Traceback") + log.text.count("Planted: one") >= 1
     assert len([one for one in log.records if one.levelname == "ERROR"]) == 2

@@ -31,7 +31,7 @@ def odd_dictionary():
 
 
 def odd_request(name):
-    """A FastDeploy whose requests have a property in the place of an attribute."""
+    """A FastDeploy whose requests have a property instead of an attribute."""
     request = imported("fastdeploy.output.token_processor").Request
     return mock.patch.object(request, name, property(lambda self: 3, lambda *given: None), create=True)
 

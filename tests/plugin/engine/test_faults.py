@@ -119,11 +119,13 @@ TOLD = {
 @each("told", TOLD)
 @each("moment", ["first token", "running", "end"])
 @each("channel", ["plain", "spec_topk"])
-def test_what_is_only_told_disturbs_nobody(rig, told, moment, channel):
+def test_what_is_only_told_disturbs_nobody(rig, told, moment, channel, fallbacks):
     rig = rig(channel, warm=moment != "first token")
     tokens = {0: [50], 1: [END if moment == "end" else 51], 2: [52]}
+    before = fallbacks("metrics")
     with TOLD[told]():
         results = rig.step(tokens)
+    assert (fallbacks("metrics") > before) is (told == "metrics")
     assert rig.escaped == []
     check_culprit(rig, results, tokens[AT_FAULT])
     assert results["culprit"][0].error_code == 200
@@ -295,6 +297,17 @@ ATTRIBUTES = (
     *("disaggregate_info", "multimodal_inputs", "prompt_token_ids_len", "num_cached_tokens"),
     *("need_prefill_tokens", "num_computed_tokens"),
 )
+
+
+def test_stamps_that_raise_are_counted(rig, fallbacks):
+    rig, before = rig("plain", warm=False), fallbacks("stamps")
+    tokens = {0: [50], 1: [51], 2: [52]}
+    metrics = imported("fastdeploy.engine.request").RequestMetrics
+    with mock.patch.object(metrics, "record_recv_first_token", raising):
+        results = rig.step(tokens)
+    check_culprit(rig, results, tokens[AT_FAULT])
+    check_others(rig, results, tokens)
+    assert fallbacks("stamps") == before + 3
 
 
 @each("name", ATTRIBUTES)

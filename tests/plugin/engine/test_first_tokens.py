@@ -1,6 +1,7 @@
 """Requests of a decode node that wait for their first token, and a prefill node that dies meanwhile."""
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -90,11 +91,34 @@ def test_other_nodes_ask_nobody(rig, role):
 
 
 PREFILL = """
-import os, sys, time, zmq
+import ctypes, os, signal, socket, struct, sys, time, zmq
 router = zmq.Context().socket(zmq.ROUTER)
 port = router.bind_to_random_port("tcp://127.0.0.1")
 if sys.argv[1] == "heir" and os.fork() == 0:  # as an API process, which has the listening socket, too
     time.sleep(600)
+
+def fork(*_):
+    if os.fork() == 0:
+        time.sleep(600)
+    print("forked", flush=True)
+
+def vanish(*_):
+    # The kernel drops all that comes to these sockets, as if the host were off: no answer, no end.
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family == socket.AF_INET:
+                    SO_ATTACH_FILTER = 26
+                    one.setsockopt(
+                        socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(nothing))
+                    )
+        except OSError:
+            pass  # no socket
+    print("vanished", flush=True)
+
+signal.signal(signal.SIGUSR1, vanish)
+signal.signal(signal.SIGUSR2, fork)
 print(port, flush=True)
 while True:
     router.poll(1000)
@@ -114,15 +138,21 @@ def prefill_node(*arguments):
 
 
 @pytest.fixture
-def nodes():
-    nodes = first_tokens.PrefillNodes()
+def nodes(request):
+    """Prefill nodes, with the limit that a test's parameter says."""
+    nodes = first_tokens.PrefillNodes(getattr(request, "param", math.inf))
     yield nodes
     nodes.close()
 
 
+def vanish(node):
+    node.send_signal(signal.SIGUSR1)
+    assert node.stdout.readline() == "vanished\n"
+
+
 def is_up(nodes, address):
     nodes.dead([address], 0.0)
-    return nodes._connections[address]._is_up
+    return nodes._connections[address].is_up
 
 
 @pytest.mark.parametrize("heir", ["heir", "alone"])
@@ -137,6 +167,33 @@ def test_a_killed_engine_is_dead_also_while_its_children_have_the_port(nodes, he
         else:
             assert not refuses(address)
         assert nodes.dead([address], 1.0 + first_tokens.GONE_S) == {address}
+
+
+def test_a_killed_engine_whose_children_have_the_connection(nodes):
+    """It forked them after it had been connected to, as one that is restarted does."""
+    with prefill_node("alone") as (node, address):
+        until(lambda: is_up(nodes, address))
+        node.send_signal(signal.SIGUSR2)
+        assert node.stdout.readline() == "forked\n"
+        first = nodes._connections[address]
+        until(
+            lambda: (
+                not nodes.dead([address], first_tokens.RENEW_S) and first is not nodes._connections[address]
+            )
+        )
+        node.kill()
+        until(lambda: nodes.dead([address], first_tokens.RENEW_S) or not nodes._connections[address].is_up)
+        assert nodes.dead([address], 100.0) == {address}
+
+
+def test_a_request_whose_transfer_failed_does_not_wait(rig):
+    """FastDeploy's scheduler goes on knowing it."""
+    watch = FirstTokens(Nodes({}))
+    looks(rig, watch, 0)
+    assert gauge() == 3
+    del rig.manager.requests["c"]
+    looks(rig, watch, 0)
+    assert gauge() == 2
 
 
 def test_a_stopped_engine_is_not_dead(nodes):
@@ -159,10 +216,65 @@ def test_one_that_is_there_again_is_not_dead(nodes):
 
 
 def test_one_that_was_never_there(nodes):
-    """Only a refused connection is proof."""
+    """A refused connection is proof, and no answer is none."""
     with socket.create_server(("127.0.0.1", 0), backlog=1) as server:
         address = server.getsockname()
         assert not any(nodes.dead([address], float(second)) for second in range(20))
     assert nodes.dead([address], 20.0) == set()
     assert nodes.dead([address], 20.0 + first_tokens.GONE_S) == {address}
     assert not refuses(("name.invalid", 1))
+
+
+def was_closed(nodes, address):
+    nodes.dead([address], 0.0)
+    return nodes._connections[address]._was_closed
+
+
+def test_one_that_died_before_it_was_named(nodes, monkeypatch):
+    """Its children have the port: the kernel accepts connections, and nobody greets."""
+    monkeypatch.setattr(first_tokens, "GREET_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        until(lambda: was_closed(nodes, address))
+        assert nodes.dead([address], 1.0) == set()
+        assert nodes.dead([address], 1.0 + first_tokens.GONE_S) == {address}
+
+
+def test_one_that_was_stopped_when_it_was_named(nodes, monkeypatch):
+    monkeypatch.setattr(first_tokens, "GREET_S", 0.2)
+    with prefill_node("alone") as (node, address):
+        os.kill(node.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, node.pid, os.WSTOPPED)  # until then it may greet yet
+        until(lambda: was_closed(nodes, address))
+        monkeypatch.setattr(first_tokens, "GREET_S", 60.0)
+        os.kill(node.pid, signal.SIGCONT)
+        until(lambda: is_up(nodes, address))
+        assert not any(nodes.dead([address], float(second)) for second in range(20))
+
+
+@pytest.mark.parametrize("nodes", [1.0], indirect=True)
+def test_a_host_that_vanishes_is_dead_after_the_limit(nodes):
+    with prefill_node("alone") as (node, address):
+        until(lambda: is_up(nodes, address))
+        vanish(node)
+        until(lambda: was_closed(nodes, address))
+        assert nodes.dead([address], 1.0) == set()
+        assert nodes.dead([address], 1.0 + first_tokens.GONE_S) == {address}
+
+
+@pytest.mark.parametrize(("nodes", "is_dead"), [(7.0, True), (math.inf, False)], indirect=["nodes"])
+def test_a_host_that_never_answered(nodes, is_dead):
+    with prefill_node("alone") as (node, address):
+        vanish(node)
+        assert nodes.dead([address], 1.0) == nodes.dead([address], 7.9) == set()
+        assert nodes.dead([address], 8.0) == ({address} if is_dead else set())
+
+
+@pytest.mark.parametrize(("limit", "told"), [("60", False), ("off", False), ("soon", True), ("1", True)])
+def test_the_limit_is_a_variable(rig, monkeypatch, log, limit, told):
+    monkeypatch.setenv("FD_POSTPROC_UNREACHABLE", limit)
+    watch = FirstTokens()
+    watch.look(rig.processor)
+    watch.close()
+    assert watch._nodes._limit == (60 if limit == "60" else math.inf)
+    assert (f"FD_POSTPROC_UNREACHABLE={limit!r} is not a number of seconds" in log.text) is told

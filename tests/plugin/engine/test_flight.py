@@ -307,7 +307,7 @@ def test_a_plug_in_that_stands_aside(ops_queue, tmp_path, monkeypatch):
         picture = Picture(reading.read(path), reading.now())
         (found,) = findings(picture)
         assert picture.is_alive, "its service runs on, with FastDeploy's own class"
-        assert found.code == "stood-aside"
+        assert found.code == "fell-back"
         assert "planted by a test" in found.text
 
     in_a_child(judge)  # not here: a process that closes its own file has no lock on it any more

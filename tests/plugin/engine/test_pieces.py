@@ -59,7 +59,7 @@ def test_pieces_are_the_step(slots, columns, n_rows, masks, prompts, room):
     if sum(sizes) <= room:
         assert parts == [whole]
         return
-    again, at = open_streamed(packed(whole)), 0
+    again, at, before = open_streamed(packed(whole)), 0, room
     for part in parts:
         told = open_streamed(packed(part))
         assert (told.slots, told.span[0]) == (slots, at)
@@ -71,6 +71,8 @@ def test_pieces_are_the_step(slots, columns, n_rows, masks, prompts, room):
             assert told.masks == {slot: mask for slot, mask in again.masks.items() if slot in here}
         assert list(told.prompts) == [slot for slot in again.prompts if slot in here]
         assert len(here) == 1 or sum(sizes[here.start : here.stop]) <= room
+        assert before + sizes[at] > room  # the one before had no room for this one's first slot
+        before = sum(sizes[here.start : here.stop])
         heads = 400 + 8 * slots + 60 * len(told.prompts)
         assert len(packed(part)) <= sum(sizes[here.start : here.stop]) + heads
         at += len(here)

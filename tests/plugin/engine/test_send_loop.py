@@ -341,15 +341,45 @@ def test_a_round_that_fails_does_not_end_the_thread(plan, loop, engine):
     server.close = mock.Mock()
 
 
-def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(plan, loop, service, engine):
+@each("error", [LookupError, SystemExit])
+def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(error, plan, loop, service, engine):
     stock, calls = loop.stock, []
+    loop.sends = type(loop.sends)("sending")
     loop.begin()
-    loop.round = lambda engine: calls.append(1) or engine.nothing
+
+    def fails(engine):
+        calls.append(1)
+        raise error("in a test")
+
+    loop.round = fails
     loop.stock = stock._replace(loop=lambda engine: calls.append(2))
     engine.running = True
     getattr(engine, LOOP)()
     loop.stock = stock
     assert calls == [1, 1, 1, 2]
+
+
+def test_a_thread_of_fastdeploys_that_has_ended(loop, engine):
+    """One that ends at its start, as on decode nodes, is no fault; nor is any while the engine stops."""
+    ends = threading.Event()
+    engine.schedule_request_thread, engine.insert_task_to_scheduler_thread = (
+        threading.Thread(target=target, daemon=True) for target in (ends.wait, lambda: None)
+    )
+    for name in "schedule_request_thread", "insert_task_to_scheduler_thread":
+        getattr(engine, name).start()
+    engine.insert_task_to_scheduler_thread.join(60)
+    assert loop.ended_thread() == ""
+    loop.begin()
+    loop.round = lambda _: setattr(engine, "running", False)
+    engine.running = True
+    getattr(engine, LOOP)()
+    engine.running = True
+    assert loop.ended_thread() == ""
+    ends.set()
+    engine.schedule_request_thread.join(60)
+    assert loop.ended_thread() == "schedule_request_thread"
+    engine.running = False
+    assert loop.ended_thread() == ""
 
 
 def test_a_second_one_takes_the_place_of_the_first(plan, loop, service):

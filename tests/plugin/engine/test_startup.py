@@ -88,7 +88,6 @@ def test_a_clock_that_was_set_drops_no_fresh_message_and_keeps_no_old_one(
 
 
 def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id, log):
-    time.sleep(0.02)  # the child begins later in the kernel's ticks, too
     in_a_child(StaleMessages("topk", SimpleNamespace(), log).at_run)
     assert queue.current_messages == 0  # the sender, this process, began before the child
 

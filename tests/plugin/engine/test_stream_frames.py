@@ -292,6 +292,20 @@ def test_frames_are_sent_only_to_an_engine_that_reads_them(builder, monkeypatch)
 
 
 @pytest.mark.framework
+def test_a_builder_that_raises_is_fastdeploys_and_for_good_after_three(builder, monkeypatch):
+    tokens = imported("paddle").to_tensor([[5], [6]])
+    module = imported("fd_postproc.fastdeploy.worker.streams")
+    with monkeypatch.context() as planted:
+        planted.setattr(module, "packed", lambda *_: 1 // 0)
+        assert isinstance(builder(tokens), list)
+    assert _is_frame(builder(tokens))
+    with monkeypatch.context() as planted:
+        planted.setattr(module, "packed", lambda *_: 1 // 0)
+        assert [isinstance(builder(tokens), list) for _ in range(3)] == [True] * 3
+    assert isinstance(builder(tokens), list)
+
+
+@pytest.mark.framework
 def test_the_builder_takes_fastdeploys_place_for_a_peer_only(monkeypatch):
     module = imported("fastdeploy.model_executor.pre_and_post_process")
     entry = imported("fd_postproc.fastdeploy.worker.entry")

@@ -14,6 +14,7 @@ import pytest
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import END
+from tests.lib.rows import each
 from tests.lib.step_replay.traces import Trace, trace_names
 
 pytestmark = pytest.mark.framework
@@ -145,6 +146,21 @@ def test_an_id_that_is_used_again_after_an_abort_begins_anew(services):
             service.scheduler.requests["a"] = None
         assert service.handover.put([first])
         assert service.take() == {"a": [[7]]}
+    service.rig.processor.tokens_counter["a"] = 0
+    service.rig.step({0: [8]})  # which nobody has looked at
+    assert service.take() == {"a": [[8]]}
+
+
+def test_joined_objects_have_the_first_ones_number(services):
+    """As those have that nobody has looked at."""
+    service = services(3, names=["a"])
+    for n in range(7):
+        result = service.rig.processor.plan.new_result(0, n, "a", 3, None)
+        result.outputs.token_ids = [5 + n]
+        assert service.handover.put([result])
+        service.take()
+    taken = [(one.outputs.send_idx, one.outputs.token_ids) for one in service.taken["a"]]
+    assert taken == [(0, [5]), (1, [6, 7, 8]), (4, [9, 10, 11])]
 
 
 def test_the_sender_wakes_by_itself(services, monkeypatch):
@@ -265,12 +281,14 @@ def test_requests_that_never_end_are_forgotten(services):
     assert 0 < sum(kept) < 2000
 
 
-@pytest.mark.parametrize("name", ["FD_POSTPROC_API", "FD_USE_HF_TOKENIZER"])
+@each("name", ["FD_POSTPROC_API", "FD_USE_HF_TOKENIZER", "ZMQ_SEND_BATCH_DATA"])
 def test_it_is_off_where_the_engine_knows_that_nothing_takes_results_apart(name, rig_of, log, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
-    monkeypatch.setenv(name, str(int(name != "FD_POSTPROC_API")))
+    on = name == "FD_USE_HF_TOKENIZER"
+    monkeypatch.setenv(name, str(int(on)))
     processor = rig_of("plain").processor
-    monkeypatch.setattr(processor.fd.envs, "FD_USE_HF_TOKENIZER", name != "FD_POSTPROC_API", raising=False)
+    if name != "FD_POSTPROC_API":
+        monkeypatch.setattr(processor.fd.envs, name, on, raising=False)
     assert name in processor.parts.lifecycle._why_not_joined()
 
 

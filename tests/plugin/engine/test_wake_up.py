@@ -81,14 +81,16 @@ def test_a_token_processor_that_runs_has_made_it_long(scheduler, started, log):
     assert scheduler.wait_response_timeout == STOCK
 
 
-def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(started):
+def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(started, fallbacks):
     class Odd:
         @property
         def wait_response_timeout(self):
             raise RuntimeError("not now")
 
+    before = fallbacks("wake-up")
     rig = started("topk", prepare=lambda rig: setattr(rig.processor, "cached_generated_tokens", Odd()))
     assert rig.processor.worker.is_alive()
+    assert fallbacks("wake-up") == before + 1
 
 
 def test_a_stopped_engine_ends_soon(engine, wake_up):

@@ -49,7 +49,7 @@ def test_the_engine_service_has_a_token_processor_that_works_or_says_why_not(tre
             line.rpartition("fd_postproc: ")[2].removesuffix("\x1b[0m")  # FastDeploy's logs have colours
             for log in logs
             for line in log.read_text().splitlines()
-            if "stands aside" in line
+            if "falls back" in line
         }
         reason = line.partition("is used: ")[2]
         assert len(reason) > 20

@@ -2,20 +2,15 @@
 
 import pytest
 
-from tests.lib.real_tree import serves
-from tests.lib.service_tool import TREES, tool, why_not
+from tests.lib.real_tree import need_service
+from tests.lib.service_tool import TREES, tool
 
 pytestmark = [pytest.mark.fastdeploy, pytest.mark.nightly]
 
 
 @pytest.fixture(autouse=True)
 def possible():
-    if reason := why_not():
-        pytest.skip(reason)
-    serves(TREES[0])
-    router = TREES[0] / "fastdeploy/router/router.py"
-    if not router.exists() or "retry" not in router.read_text():
-        pytest.skip("this FastDeploy's nodes are older than the ones that the shim stands in for")
+    need_service("router/router.py", "retry")
 
 
 def test_answers_are_equal(tmp_path):

@@ -2,19 +2,15 @@
 
 import pytest
 
-from tests.lib.real_tree import serves
-from tests.lib.service_tool import TREES, tool, why_not
+from tests.lib.real_tree import need_service
+from tests.lib.service_tool import TREES, tool
 
 pytestmark = [pytest.mark.fastdeploy, pytest.mark.nightly]
 
 
 @pytest.fixture(autouse=True)
 def possible():
-    if reason := why_not():
-        pytest.skip(reason)
-    serves(TREES[0])
-    if not (TREES[0] / "fastdeploy/entrypoints/openai/multi_api_server.py").exists():
-        pytest.skip("this FastDeploy has no multi_api_server")
+    need_service("entrypoints/openai/multi_api_server.py")
 
 
 def test_answers_of_both_ranks_are_equal(tmp_path):

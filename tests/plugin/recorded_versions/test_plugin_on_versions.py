@@ -37,7 +37,7 @@ def test_aside_with_a_reason_in_words(report, version):
     assert not told["engine"]["active"]
     ((level, line),) = told["engine"]["log"]
     assert level == "WARNING"
-    assert "engine side stands aside" in line
+    assert "engine side falls back" in line
     assert ASIDE[version] in line
     assert "cannot tell" not in line
     assert ASIDE[version] in told["engine"]["stderr"]

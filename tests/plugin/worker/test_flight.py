@@ -53,6 +53,6 @@ def test_what_is_not_sent(double, plugged, entries, default_limits, monkeypatch)
 def test_what_is_left_to_fastdeploy(double, plugged, entries, monkeypatch):
     monkeypatch.setattr(sending, "key_rule", lambda _: sending.KeyRule.OTHER)
     save(double, "plain", sampled("plain"))
-    (one,) = entries(Kind.STOOD_ASIDE)
+    (one,) = entries(Kind.FELL_BACK)
     assert "keys of queues" in one.text
     assert not entries(Kind.SENT)

@@ -1,4 +1,4 @@
-"""Where the worker side of the plug-in is turned on, and where it stands aside."""
+"""Where the worker side of the plug-in is turned on, and where it falls back."""
 
 import functools
 import logging
@@ -109,7 +109,7 @@ def test_a_platform_without_save_ops_is_told(double, originals, log, monkeypatch
 
 
 def test_a_build_without_ops(double, monkeypatch):
-    """What FastDeploy puts in the place of ops that could not be loaded."""
+    """What FastDeploy puts instead of ops that could not be loaded."""
 
     class NoneModule:
         def __getattr__(self, name):

@@ -189,7 +189,8 @@ def test_values_are_compared_strictly_and_stamps_by_nearness(expected, actual, t
 
 
 def test_facts_are_read_from_the_code(real):
-    facts = Facts.of(real, Sandbox(real))
+    with Sandbox(real) as box:
+        facts = Facts.of(real, box)
     assert facts.abort_set == "to_be_aborted_req_id_set"
     assert facts.packed_topk
     assert facts.packed_spec_topk

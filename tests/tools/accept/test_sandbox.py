@@ -1,32 +1,34 @@
-"""The trial's copy of FastDeploy's module: what acts is replaced, what is data is kept."""
+"""FastDeploy's module in the trial: what acts is replaced, what is data is kept, and all is restored."""
 
-import types
+import inspect
 
 import pytest
 
 from fd_postproc.fastdeploy.quiet import SILENT
 from tools.accept.private_metrics import PrivateMetrics
-from tools.accept.sandbox import Sandbox
+from tools.accept.sandbox import Clock, Sandbox
 
 pytestmark = pytest.mark.framework
 
 
-def test_the_sandbox_replaces_what_acts_and_keeps_what_is_data(real):
-    box = Sandbox(real).module
-    assert box.RequestOutput is real.RequestOutput
-    assert box.RequestStatus is real.RequestStatus
-    assert box.MAX_BSZ == real.MAX_BSZ
-    assert box.llm_logger is SILENT
-    assert box.TokenProcessor is not real.TokenProcessor
-    assert box.main_process_metrics is not real.main_process_metrics
-    for cls in box.TokenProcessor.__mro__:
-        for value in vars(cls).values():
-            if isinstance(value, types.FunctionType):
-                assert value.__globals__ is not vars(real)
+def test_the_sandbox_replaces_what_acts_keeps_what_is_data_and_restores(real):
+    modules = {
+        id(one): one for one in (real, *map(inspect.getmodule, real.TokenProcessor.__mro__[:-1]))
+    }.values()
+    before = [dict(vars(one)) for one in (*modules, *real.TokenProcessor.__mro__[:-1])]
+    with Sandbox(real) as box:
+        assert real.llm_logger is SILENT
+        assert real.main_process_metrics is box.metrics
+        assert real.time is box.clock
+        with pytest.raises(RuntimeError, match="another sandbox"):
+            Sandbox(real)
+        data = ("RequestOutput", "RequestStatus", "MAX_BSZ", "TokenProcessor")
+        assert all(vars(real)[name] is before[0][name] for name in data)
+    assert [dict(vars(one)) for one in (*modules, *real.TokenProcessor.__mro__[:-1])] == before
 
 
-def test_the_clock_of_the_sandbox_ends_waits_without_an_end(real):
-    clock = Sandbox(real).clock
+def test_the_clock_of_the_sandbox_ends_waits_without_an_end():
+    clock = Clock()
     for _ in range(50):
         clock.sleep(0.005)
     with pytest.raises(RuntimeError, match="never comes"):

@@ -59,7 +59,8 @@ def test_what_an_older_fastdeploy_has_otherwise(variant):
     variant.RequestStatus.RUNNING_PREFILL = None
     body = {"_is_to_be_aborted": is_to_be_aborted, "_decode_topk": decode_topk, "__module__": __name__}
     variant.TokenProcessor = type("TokenProcessor", (variant.TokenProcessor,), body)
-    assert Facts.of(variant, Sandbox(variant)).abort_set == "abort_req_ids_set"
+    with Sandbox(variant) as box:
+        assert Facts.of(variant, box).abort_set == "abort_req_ids_set"
     verdict = compare(variant, same)
     assert verdict.compatible, verdict.reason
 

@@ -4,8 +4,8 @@
 
 Each file that is included here has one idea: notes, numbers as serialisers print them, the buffer that is
 written into, what every stand-in can do, a text that grows, texts of token ids made once, results out of
-msgpack, arrays, answers in pieces, log-probabilities of chat, of completion and of the prompt, stand-ins for
-models of pydantic, new text out of new token ids, and the wait for a result.
+msgpack, maps with known keys, arrays, answers in pieces, log-probabilities of chat, of completion and of the
+prompt, stand-ins for models of pydantic, new text out of new token ids, and the wait for a result.
 """
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
@@ -16,7 +16,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
@@ -48,6 +48,7 @@ include "_stand_in.pxi"
 include "_growing_text.pxi"
 include "_token_table.pxi"
 include "_packed.pxi"
+include "_map_layouts.pxi"
 include "_arrays.pxi"
 include "_pieces.pxi"
 include "_scored_rows.pxi"

@@ -1,5 +1,4 @@
 # Results from msgpack's bytes; their log-probabilities stay packed until they are read.
-from cpython.dict cimport PyDict_New
 from cpython.float cimport PyFloat_FromDouble
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_FromLongLong, PyLong_FromUnsignedLongLong
@@ -101,23 +100,6 @@ cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
     if kind == 0xCF and fdu_big_endian(source, 8, &large):
         return PyLong_FromUnsignedLongLong(large)
     raise Unknown("a message of results with something else than numbers, texts, lists and maps")
-
-
-cdef dict _unpacked_map(fdu_bytes *source, size_t size, int depth, bint lazy):
-    cdef const char *text
-    cdef size_t length, i
-    cdef dict values = PyDict_New()
-    for i in range(size):
-        if not fdu_text(source, &text, &length):
-            raise Unknown("a message of results with a key that is no text")
-        key = _key(text, length)
-        value = None
-        if lazy and (key is _top or key is _draft):
-            value = _packed(source)
-        if value is None:
-            value = _unpacked(source, depth + 1, lazy)
-        PyDict_SetItem(values, key, value)
-    return values
 
 
 cdef object _packed(fdu_bytes *source):

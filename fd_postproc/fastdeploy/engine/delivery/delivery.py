@@ -11,6 +11,7 @@ import functools
 import importlib
 import sys
 import time
+import weakref
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,11 @@ from .sending import ENGINE, LOOP, SCHEDULER, SERVER, Sending, Stock, why_left
 
 PAUSE = 0.005
 """Seconds that FastDeploy's loop sleeps without results; here a wait of that length is enough."""
+THREADS = (
+    *("insert_task_to_scheduler_thread", "prepare_request_thread", "schedule_request_thread"),
+    *("insert_task_to_worker_thread", "receive_output_thread"),
+)
+"""FastDeploy's threads on the way of a request and its results, by the engine's attribute of each."""
 
 
 class Delivery:
@@ -64,6 +70,8 @@ class Delivery:
         self.putting, self.taking, self.sends = Guard("delivery"), Guard("delivery"), Guard("sending")
         self.puts = self.unput = 0
         self.api_processes = ApiProcesses()
+        self._engine: Any = None  # a weak reference, once its sender's thread runs
+        self._seen_alive: set[str] = set()  # of `THREADS`
 
     def put(self, scheduler: Any, results: list[Any]) -> None:
         """Put the results of a step into the scheduler; by its own method those that ours fails to put."""
@@ -125,7 +133,7 @@ class Delivery:
 
     @property
     def is_installed(self) -> bool:
-        """Whether our loop is in the place of FastDeploy's."""
+        """Whether our loop is instead of FastDeploy's."""
         return self._replacement is not None
 
     def begin(self) -> None:
@@ -151,19 +159,34 @@ class Delivery:
         What a round has taken and not sent is back in the scheduler then.
         """
         guard = self.sends
+        if not self.sending.names["envs"].FD_ENABLE_INTERNAL_ADAPTER:  # type: ignore[union-attr]
+            self._engine = weakref.ref(engine)  # with the adapter a thread of a decode node ends at once
         while engine.running and self._replacement is not None and guard.is_on:
             try:
                 if not self.sending.serves(engine):  # type: ignore[union-attr]
                     break
                 self.round(engine)
                 self.api_processes.look(engine, self.sending.names["envs"])  # type: ignore[union-attr]
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # of which a thread ends without a word
                 guard.failed(error)
             else:
                 guard.worked()
         self._release(engine.scheduler)
         if engine.running:
             self.stock.loop(engine)
+
+    def ended_thread(self) -> str:
+        """A thread of `THREADS` that was alive and is not, while its engine runs; empty if there is none."""
+        engine = self._engine and self._engine()
+        if engine is None or not engine.running:
+            return ""
+        for name in THREADS:
+            thread = getattr(engine, name, None)
+            if thread is not None and thread.is_alive():
+                self._seen_alive.add(name)
+            elif name in self._seen_alive:
+                return name
+        return ""
 
     def round(self, engine: Any) -> None:
         """Wait for results and send them."""
@@ -177,7 +200,7 @@ class Delivery:
         results = dict(results)
         try:
             self.sending.send(engine, results)  # type: ignore[union-attr]
-        except Exception:
+        except BaseException:
             self._leave(engine, results)
             raise
 

@@ -26,7 +26,7 @@ class Outflow:
     """Judge of the way out: nothing of what was made has left for a second.
 
     What a stream interval holds back is not in the table.  Each sender, FastDeploy's own as well, puts an
-    empty table in the place of the one that it takes.
+    empty table instead of the one that it takes.
     """
 
     def __init__(self) -> None:

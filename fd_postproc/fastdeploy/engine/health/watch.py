@@ -52,7 +52,7 @@ class HealthWatch:
             best_effort("the look at wrappers", self._look_at_code, processor)
             best_effort("waiting for first tokens", self._first_tokens.look, processor)
             del processor, best_effort
-        self._first_tokens.nodes.close()
+        self._first_tokens.close()
 
     def _look_at_code(self, processor: Any) -> None:
         if self._code is None:
@@ -60,7 +60,7 @@ class HealthWatch:
         objects = {"token processor": processor, "delivery": processor.cached_generated_tokens}
         changes = self._code.look(**objects)
         for text in changes:
-            processor.parts.journal.recorder.event(Kind.STOOD_ASIDE, text=text)
+            processor.parts.journal.recorder.event(Kind.FELL_BACK, text=text)
 
     def _look(self, processor: Any) -> None:
         verdict, before = processor.parts.health.verdict(), self._verdict

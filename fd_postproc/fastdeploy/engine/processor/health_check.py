@@ -51,21 +51,17 @@ class HealthCheck:
     @cached_property
     def liveness(self) -> Liveness:
         """The judge of the worker's pace."""
-        try:
-            floor = SILENCE.value
-        except ValueError as error:
-            floor = SILENCE.of("")
-            self.host.fd.llm_logger.error(f"fd_postproc: {error}; it is {floor:g}")
+        floor = SILENCE.valid(self.host.fd.llm_logger.error)
         return Liveness(floor, self.host.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT)
 
     def health(self) -> Health | None:
         """The fault and its reason; None if there is none.
 
-        Something is, if the token thread has died, if a step has been in hand for longer than `stuck_after`
-        or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot be used, if requests are
-        running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`), if
-        results are made and none of them leaves (`outflow`), or if another service uses the queue
-        (`sharing`).  A worker that sends nothing and is at work is no fault: see `verdict`.
+        Something is, if the token thread or one that requests pass has died, if a step has been in hand for
+        longer than `stuck_after` or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot
+        be used, if requests are running and their worker is gone, stopped, silent, or sends what cannot be
+        read (`liveness`), if results are made and none of them leaves (`outflow`), or if another service uses
+        the queue (`sharing`).  A worker that sends nothing and is at work is no fault: see `verdict`.
         """
         verdict = self.verdict()
         return None if verdict is None or verdict.reason == BUSY else verdict
@@ -84,6 +80,9 @@ class HealthCheck:
         worker = getattr(self.host, "worker", None)
         if worker is not None and not worker.is_alive():
             return Health("thread", "the token thread has ended")
+        ended = self.pairing.delivery.ended_thread()
+        if ended:
+            return Health("thread", f"FastDeploy's {ended} has ended: requests wait for ever")
         began, hangs, clock = self._in_hand()
         if began is not None:
             lasted = time.monotonic() - began

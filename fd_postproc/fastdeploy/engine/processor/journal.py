@@ -8,8 +8,18 @@ from typing import Any
 
 from ....flight.recorder import Recorder
 from ....log_throttle import Complaints
-from ...fallback import Guard
+from ...fallback import Guard, count
 from ..health.counters import Counters
+
+_SEAM_OF = {
+    "metrics of a step": "metrics",
+    "first-token stamps": "stamps",
+    "token stamps": "stamps",
+    "second-token stamps": "stamps",
+    "the scheduler's log": "decode log",
+    "the wait in the scheduler": "wake-up",
+}
+"""Work of ours at a seam, whose failures are counted as the seam's."""
 
 
 class Journal:
@@ -52,7 +62,9 @@ class Journal:
         return None
 
     def note_failure(self, what: str, error: Exception) -> None:
-        """Log a failure that does not disturb requests, once for each kind."""
+        """Count a failure that does not disturb requests, and log it, once for each kind."""
+        if what in _SEAM_OF:
+            count(_SEAM_OF[what])
         if what not in self.failed:
             self.failed.add(what)
             trace = "".join(traceback.format_exception(error))

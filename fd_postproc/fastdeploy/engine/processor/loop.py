@@ -50,7 +50,10 @@ class Loop:
         stages.begin()
         with reporter:
             while not self._is_stopping:
-                self.round(source, steps, stages)
+                try:
+                    self.round(source, steps, stages)
+                except (Exception, SystemExit) as error:  # of which a thread ends without a word
+                    self._lose(error)
                 if not reporter.has_news:
                     reporter.notify()
         stages.ring = None
@@ -87,7 +90,7 @@ class Loop:
         if pause is not None:
             time.sleep(pause)
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: BaseException) -> None:
         """Record a step that was lost to the current exception."""
         self.journal.counters.lost_steps += 1
         self.journal.recorder.failure(Kind.LOST, error)

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from . import connections, device, ops, threads, transfer
+from . import connections, device, ops, threads, transfer, wrapping
 
 HERE = Path(__file__).resolve().parent
 
@@ -65,7 +65,17 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def _both(first, second):
+    def then(module):
+        first(module)
+        second(module)
+
+    return then
+
+
 def install():
     """Once a process, as early as possible."""
+    for name, wrap in wrapping.planned().items():
+        AFTER[name] = _both(AFTER[name], wrap) if name in AFTER else wrap
     sys.meta_path.insert(0, _Finder())
     threads.name_them()

@@ -21,12 +21,26 @@ def name_them():
         target = getattr(self, "_target", None)
         name = getattr(target, "__name__", None) or self.name
         prctl(_SET_NAME, name.encode()[:15], 0, 0, 0)
-        path = os.environ.get("FD_SERVICE_CLOCKS")
-        if path and name == _ENGINES:
-            threading.Thread(target=tell_clocks, args=(path,), daemon=True).start()
+        for variable, watch in ("FD_SERVICE_CLOCKS", tell_clocks), ("FD_SERVICE_ENDS_THREAD", end_threads):
+            path = os.environ.get(variable)
+            if path and name == _ENGINES:
+                threading.Thread(target=watch, args=(path,), daemon=True).start()
         run(self)
 
     threading.Thread.run = named
+
+
+def end_threads(path):
+    """SystemExit in the thread whose function a file names; a thread that waits gets it when it goes on."""
+    while True:
+        time.sleep(0.1)
+        if os.path.exists(path):
+            wanted = Path(path).read_text()
+            os.unlink(path)
+            for thread in threading.enumerate():
+                if getattr(getattr(thread, "_target", None), "__name__", "") == wanted:
+                    number = ctypes.c_ulong(thread.ident)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(SystemExit))
 
 
 def tell_clocks(path):

@@ -1,4 +1,4 @@
-"""``python -m tests.upstream.libraries``: the plug-in with other versions of FastDeploy's libraries.
+"""``python -m tests.isolated.libraries``: the plug-in with other versions of FastDeploy's libraries.
 
 Each version lies in a folder in front of the path, with what it needs.  With each the plug-in decides as in
 an engine and an API server on the double, and tests that work with that library run.  A row says which parts
@@ -38,7 +38,7 @@ REPORT = "import runpy; runpy.run_module('fd_postproc.fastdeploy.report', run_na
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m tests.upstream.libraries", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.isolated.libraries", description=__doc__)
     parser.add_argument("--only", help="those whose name and version hold this text")
     options, failed = parser.parse_args(), 0
     for name, version, tests in MATRIX:
