@@ -321,7 +321,7 @@ def test_health_is_asked_neither_of_other_queues_nor_with_the_lock_held(watched,
 
 @pytest.fixture
 def looking_often(started):
-    return lambda: started(prepare=lambda rig: setattr(rig.processor, "watch_period", 0.05))
+    return lambda: started(prepare=lambda rig: setattr(rig.processor.parts.lifecycle, "watch_period", 0.05))
 
 
 def test_before_the_start_while_nothing_comes_and_after_the_end(started):
@@ -337,6 +337,15 @@ def test_before_the_start_while_nothing_comes_and_after_the_end(started):
     rig.processor.stop(60)
     assert rig.processor.parts.health.health().reason == "thread"
     until(lambda: watching() == before)
+
+
+def test_a_thread_of_fastdeploys_that_has_ended_is_a_fault(started):
+    rig, name = started(), "schedule_request_thread"
+    parts = rig.processor.parts
+    parts.pairing.delivery.ended_thread = lambda: name
+    assert not rig.processor.healthy()
+    assert parts.health.health().reason == "thread"
+    assert name in parts.health.health().text
 
 
 def test_a_stuck_step_is_in_the_log_the_gauge_and_the_flight_recorder(looking_often, log):
