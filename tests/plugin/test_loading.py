@@ -223,6 +223,11 @@ def test_the_peer_is_announced_and_withdrawn(monkeypatch):
     assert "FD_POSTPROC_PEER" not in os.environ
     activation.announce_peer(True)
     assert service_number(os.environ["FD_POSTPROC_PEER"]) not in numbers  # another service
+    activation.announce_peer(True, rank=1)  # a child of the first rank's engine
+    assert service_number(os.environ["FD_POSTPROC_PEER"]) != 0
+    activation.announce_peer(False)
+    activation.announce_peer(True, rank=1)  # its workers have the number of another process
+    assert os.environ["FD_POSTPROC_PEER"] == "compact/1"
     activation.announce_peer(False)
     assert "FD_POSTPROC_PEER" not in os.environ
     activation.announce_peer(False)

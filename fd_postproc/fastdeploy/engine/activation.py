@@ -90,20 +90,23 @@ def other_keys() -> str:
     return {KeyRule.OURS: "", KeyRule.OTHER: OTHER_KEYS, KeyRule.UNKNOWN: UNKNOWN_KEYS}[rule]
 
 
-def announce_peer(active: bool, streamed: bool = False, drafts: bool = False) -> None:
+def announce_peer(active: bool, streamed: bool = False, drafts: bool = False, rank: int = 0) -> None:
     """Announce the supported frames to the workers, which inherit this process's environment.
 
     FastDeploy starts its workers after it has constructed the token processor, in every version.  Among the
-    words is the service's number, a random one.  A process that inherits one keeps it: an engine for another
-    rank of data parallelism reads what workers of the first one's process send.
+    words is the service's number, a random one.  A process that inherits one keeps it.  The engine of a data
+    parallel `rank` from 1 on makes none, and takes frames of any: the first rank's engine, which may be a
+    process beside it, starts the workers of all ranks.
     """
     if active:
-        number = service_number(os.environ.get(PEER.name, "")) or secrets.randbelow((1 << 32) - 1) + 1
+        number = service_number(os.environ.get(PEER.name, ""))
+        if not number and rank == 0:
+            number = secrets.randbelow((1 << 32) - 1) + 1
         words = {
             COMPACT: True,
             STREAMS: streamed,
             DRAFTS: streamed and drafts,
-            f"{SERVICE}{number:08x}": True,
+            f"{SERVICE}{number:08x}": number != 0,
         }
         os.environ[PEER.name] = ",".join(word for word, meant in words.items() if meant)
     else:
@@ -130,7 +133,8 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
     decision = decide(module, speculative)
     if decision.compatible and type(processor.tokens_counter) not in (dict, Counter):
         decision = Decision(False, "its tokens_counter is of a class that is not known here")
-    announce_peer(decision.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative)
+    rank = getattr(getattr(processor.cfg, "parallel_config", None), "local_data_parallel_id", 0)
+    announce_peer(decision.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative, rank)
     export_active("engine", decision.compatible)
     export("known", "side", "engine", not decision.unknown)
     log = module.llm_logger
