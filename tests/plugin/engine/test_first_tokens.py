@@ -244,6 +244,7 @@ def test_one_that_was_stopped_when_it_was_named(nodes, monkeypatch):
     monkeypatch.setattr(first_tokens, "GREET_S", 0.2)
     with prefill_node("alone") as (node, address):
         os.kill(node.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, node.pid, os.WSTOPPED)  # until then it may greet yet
         until(lambda: was_closed(nodes, address))
         monkeypatch.setattr(first_tokens, "GREET_S", 60.0)
         os.kill(node.pid, signal.SIGCONT)

@@ -331,6 +331,14 @@ def test_before_the_start_while_nothing_comes_and_after_the_end(started):
     until(lambda: watching() == before)
 
 
+def test_a_thread_of_fastdeploys_that_has_ended_is_a_fault(started):
+    rig, name = started(), "schedule_request_thread"
+    rig.processor.delivery.ended_thread = lambda: name
+    assert not rig.processor.healthy()
+    assert rig.processor.health().reason == "thread"
+    assert name in rig.processor.health().text
+
+
 def test_a_stuck_step_is_in_the_log_the_gauge_and_the_flight_recorder(looking_often, log):
     rig, go_on = looking_often(), threading.Event()
     rig.processor.stuck_after = 0.3
