@@ -62,11 +62,8 @@ class Processors:
     """Cache of each data processor's views."""
 
     def __init__(self, cls: type, ids2tokens: Any, streamed: Any) -> None:
-        self.cls, self.ids2tokens, self.streamed = (
-            cls,
-            ids2tokens,
-            streamed,
-        )  # FastDeploy's, with our ids2tokens
+        self.cls, self.ids2tokens = cls, ids2tokens  # FastDeploy's, with our ids2tokens
+        self.streamed = streamed
         self.known: dict[int, tuple[Callable[[], Any], Views]] = {}
 
     def views_of(self, processor: Any) -> Views:
@@ -129,12 +126,9 @@ class Processors:
 
         uncounted = None if reasoning is None else counted_by(UncountedTokenizer(tokenizer))
         views = counted_by(tokenizer)._replace(uncounted=uncounted)
-        is_plain = reasoning is None and tools is None
-        return (
-            views._replace(plain=self._plain_way(processor, processor.tokenizer, quick))
-            if is_plain
-            else views
-        )
+        if reasoning is None and tools is None:
+            views = views._replace(plain=self._plain_way(processor, processor.tokenizer, quick))
+        return views
 
     def _plain_way(self, processor: Any, tokenizer: Any, quick: Any) -> Callable[[Any], Any] | None:
         try:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from tests.lib import fakes
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
 from tests.lib.rows import each
+from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 double = Double()
@@ -74,6 +76,33 @@ def test_fastdeploys_own_results_come_out_beside_ours(plan, scheduler):
     assert handover.take() == {"a": [made[0], theirs], "b": [made[1]]}
     assert list(scheduler.requests) == ["b", "c"]
     assert nothing_touched(scheduler)
+
+
+class CountedCondition(threading.Condition):
+    waits = 0
+
+    def wait(self, timeout=None):
+        self.waits += 1
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("putter", ["ours", "fastdeploy"])
+def test_a_sender_that_is_woken_for_nothing_looks_once(putter, plan, scheduler):
+    """As on a decode node, where FastDeploy puts an empty list every millisecond."""
+    scheduler.responses_not_empty = woken = CountedCondition(scheduler.mutex)
+    scheduler.wait_response_timeout = 300
+    handover, got = handover_in(scheduler, plan), []
+    sender = threading.Thread(target=lambda: got.append(handover.take()))
+    sender.start()
+    until(lambda: woken.waits)
+    for _ in range(30):
+        scheduler.put_results([])
+        time.sleep(0.001)
+    made = results(plan, "a")
+    assert handover.put(made) if putter == "ours" else not scheduler.put_results(made)
+    sender.join(60)
+    assert got == [{"a": made}]
+    assert woken.waits == 1
 
 
 def nothing_touched(scheduler):

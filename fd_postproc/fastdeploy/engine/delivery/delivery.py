@@ -133,7 +133,7 @@ class Delivery:
 
     @property
     def is_installed(self) -> bool:
-        """Whether our loop is instead of FastDeploy's."""
+        """Whether our loop runs instead of FastDeploy's."""
         return self._replacement is not None
 
     def begin(self) -> None:

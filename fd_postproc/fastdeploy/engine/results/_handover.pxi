@@ -5,6 +5,10 @@ from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_CheckExact
 
 
+cdef double POLL = 0.01
+"""Seconds from one look to the next, while others wake the sender of results for nothing."""
+
+
 class HalfPut(Exception):
     """Raised when a put failed; `rest` are the results that are not in the scheduler's tables.
 
@@ -40,6 +44,7 @@ cdef class Handover:
 
     cdef readonly object scheduler, put_results, get_results, log
     cdef object empty
+    cdef object steps_not_empty  # woken by what is put here alone
     cdef Interval interval  # None: every result leaves at once
     cdef bint is_taken      # whether `take` fetches what waits
     cdef readonly object failure  # why the last `take` left results that it could not join; None: it did not
@@ -51,6 +56,7 @@ cdef class Handover:
         self.log, self.result = log, results.cls
         self.request_id = field_offset(results.cls, "request_id")
         self.finished = field_offset(results.cls, "finished")
+        self.steps_not_empty = Condition(scheduler.mutex)
         self.empty = object.__new__(type(scheduler))
         self.empty.mutex = Lock()
         self.empty.responses_not_empty = Condition(self.empty.mutex)
@@ -70,7 +76,7 @@ cdef class Handover:
         with self.scheduler.mutex:
             self.is_taken = False
             if self.interval is not None and self.interval.release(self.scheduler.responses, float("inf")):
-                self.scheduler.responses_not_empty.notify_all()
+                self._notify()
 
     def put(self, list results not None):
         """Put the results of a step; False, with nothing changed, if the scheduler must.
@@ -107,19 +113,8 @@ cdef class Handover:
             if self.is_taken:
                 self.release()
             return None
-        scheduler = self.scheduler
-        condition = scheduler.responses_not_empty
-
-        def taken():
-            responses = scheduler.responses
-            scheduler.responses, scheduler.batch_responses_per_step = {}, []
-            return responses or None
-
-        with condition:
-            if self.interval is not None:
-                responses = self._wait_for(taken, self.interval)
-            else:
-                responses = condition.wait_for(taken, scheduler.wait_response_timeout)
+        with self.scheduler.mutex:
+            responses = self._wait()
             if responses is None:
                 return {}
             try:
@@ -152,23 +147,42 @@ cdef class Handover:
         """Put lists into the scheduler's table, in front of what is there."""
         table = self.scheduler.responses
         table.update({name: [*waiting, *table.get(name, ())] for name, waiting in responses.items()})
-        self.scheduler.responses_not_empty.notify_all()
+        self._notify()
         return 0
 
-    cdef object _wait_for(self, taken, Interval interval):
-        """Wait like the condition's own method; what has waited for long enough is there then."""
-        scheduler = self.scheduler
-        self.is_taken = True
+    cdef object _wait(self):
+        """Wait for responses and take them out of the table; None if none came in the scheduler's time.
+
+        On a decode node FastDeploy puts an empty list into the scheduler every millisecond, which wakes who
+        waits there.  So after one wake for nothing the sender waits for what is put here, and looks every
+        `POLL` seconds for what others have put.
+        """
+        scheduler, interval = self.scheduler, self.interval
+        self.is_taken = interval is not None
+        cdef bint is_woken_for_nothing = False
         cdef double now = monotonic()
         cdef double end = now + scheduler.wait_response_timeout
+        cdef double due
         while True:
-            interval.rejoin(scheduler.responses)
-            interval.release(scheduler.responses, now)
-            responses = taken()
-            if responses is not None or now >= end:
-                return responses
-            scheduler.responses_not_empty.wait(min(end, interval.due()) - now)
+            if interval is not None:
+                interval.rejoin(scheduler.responses)
+                interval.release(scheduler.responses, now)
+            responses = scheduler.responses
+            scheduler.responses, scheduler.batch_responses_per_step = {}, []
+            if responses or now >= end:
+                return responses or None
+            due = end if interval is None else min(end, interval.due())
+            if is_woken_for_nothing:
+                self.steps_not_empty.wait(min(due - now, POLL))
+            else:
+                is_woken_for_nothing = scheduler.responses_not_empty.wait(due - now)
             now = monotonic()
+
+    cdef int _notify(self) except -1:
+        """Wake whoever waits for responses."""
+        self.scheduler.responses_not_empty.notify_all()
+        self.steps_not_empty.notify_all()
+        return 0
 
     cdef bint _is_stock(self, name, stock) except -1:
         """Whether the scheduler's method is FastDeploy's, and its debug lines are not shown."""
@@ -207,7 +221,7 @@ cdef class Handover:
             del step[placed[0]:]
             if not step:
                 steps.pop()
-            scheduler.responses_not_empty.notify_all()
+            self._notify()
             raise
         return True
 
@@ -238,7 +252,7 @@ cdef class Handover:
             interval.release(table, now)
             if not table and not (is_idle and interval.held):  # the sender knows when to look again
                 return 0
-        self.scheduler.responses_not_empty.notify_all()
+        self._notify()
         return 0
 
     cdef dict _by_request(self, dict responses):
