@@ -20,7 +20,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-trace = runpy.run_path("fd_postproc/environment.py")["TRACE"].value
+trace = runpy.run_path("fd_postproc/support/environment.py")["TRACE"].value
 # Debug information is most of a small extension's size, and symbols a twentieth: only where asked for.
 flags = os.environ.get("CFLAGS", "")
 keep_debug = trace or re.search(r"(^| )-g", flags) is not None
@@ -107,7 +107,9 @@ setup(
     ext_modules=[
         extension("fd_postproc._core", "fd_postproc/_core.pyx", BELOW + sources("fd_postproc/core")),
         # dlopen and threads are in libraries of their own where glibc is older than 2.34.
-        extension("fd_postproc._save", "cuda/_save.pyx", BELOW + sources("cuda") + KERNEL, ["dl", "pthread"]),
+        extension(
+            "fd_postproc.core._save", "cuda/_save.pyx", BELOW + sources("cuda") + KERNEL, ["dl", "pthread"]
+        ),
         extension(
             "fd_postproc.fastdeploy.engine.results._results",
             "fd_postproc/fastdeploy/engine/results/_results.pyx",

@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 import fd_postproc
-import fd_postproc._save
+import fd_postproc.core._save
 import fd_postproc.fastdeploy.api.chunks._chunks
 import fd_postproc.fastdeploy.engine.results._results
 

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from fd_postproc._core import Step
-from fd_postproc.layout import Layout
+from fd_postproc.core.layout import Layout
 
 def counted(call: Callable[[], Any]) -> Any: ...
 

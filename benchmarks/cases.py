@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fd_postproc._core import CHANNELS, Step, encode, payload_size, tensor_elements
-from fd_postproc.layout import GPU, Layout
+from fd_postproc.core.layout import GPU, Layout
 
 SEED = 20260
 VOCABULARY = 151_936

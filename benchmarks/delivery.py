@@ -23,7 +23,7 @@ import sysv_ipc
 
 from fd_postproc.fastdeploy.engine.delivery.delivery import Delivery
 from fd_postproc.fastdeploy.engine.delivery.wake_up import WakeUp
-from fd_postproc.subprocess_json import python_command
+from fd_postproc.support.subprocess_json import python_command
 from tests.restated.workload import Case as LoadCase
 
 from .cases import HEADLINE, Case, Comparison, Ready, Unavailable, check, timed

@@ -14,7 +14,7 @@ import numpy as np
 import sysv_ipc
 
 from fd_postproc._core import Receiver, Step, decode, payload_size
-from fd_postproc.layout import GPU
+from fd_postproc.core.layout import GPU
 
 from .built import _floor
 from .cases import HEADLINE, Case, Comparison, Dialect, objects_in, rounds_for, tensors_of

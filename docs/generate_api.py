@@ -173,8 +173,8 @@ def has_constructor(cls):
 
 
 def assigned_text(module, name):
-    """The string below ``name = ...`` in the source of a module, or of `fd_postproc.layout`."""
-    for source in module, fd_postproc.layout:
+    """The string below ``name = ...`` in the source of a module, or of `fd_postproc.core.layout`."""
+    for source in module, fd_postproc.core.layout:
         for node, text in itertools.pairwise(ast.parse(Path(source.__file__).read_text()).body):
             targets = getattr(node, "targets", [getattr(node, "target", None)])
             if [getattr(target, "id", None) for target in targets] == [name] and isinstance(text, ast.Expr):

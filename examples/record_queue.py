@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 import fd_postproc as fp
-from fd_postproc.layout import Channel
+from fd_postproc.core.layout import Channel
 from fd_postproc.recording import Recording, RecordingWriter
 
 CHANNELS: dict[str, Channel] = {"plain": "plain", "topk": "topk", "spec": "spec", "spec_topk": "spec_topk"}

@@ -2,11 +2,10 @@
 
 What lies in this folder:
 
-* The library: `_core` (``core/`` and ``headers/`` are its sources), `ops` with the extension `_save`,
-  `queues`, `recording`, `layout`, `errors`, `cuda`.  Below: `checks`, `codes`, `environment`, `log_throttle`.
+* The library: `_core` (``core/`` and ``headers/`` are its sources), `ops`, `queues`, `recording`, `errors`.
 * The plug-in: `fastdeploy`, and `flight`, the recorder that it writes.
-* Tools: `cli` (the command ``fd-postproc``) with `doctor`, `explain` and `data`.  They share `needed_limits`,
-  `process_stat` and `subprocess_json` with the plug-in and the benchmarks.
+* Tools: `cli` (the command ``fd-postproc``) with `doctor` and `explain`.
+* What all of them share: `support`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ __path__[:] = module_path(__path__)  # before anything else is imported from the
 
 from ._core import Logprobs, Receiver, Sender, Step, decode, encode
 from ._version import __version__
-from .cuda import cuda_available, why_no_cuda
+from .core.cuda import cuda_available, why_no_cuda
+from .core.layout import GPU, XPU, Layout
 from .errors import (
     CudaError,
     MalformedMessage,
@@ -41,7 +41,6 @@ from .errors import (
     SenderBusy,
     SenderClosed,
 )
-from .layout import GPU, XPU, Layout
 
 __all__ = [
     "GPU",

@@ -5,8 +5,8 @@ from typing import Any, Literal, NoReturn, SupportsIndex, final, overload
 from numpy.typing import ArrayLike
 from typing_extensions import Buffer
 
+from .core.layout import Channel, Dialect, Layout
 from .errors import Refusal
-from .layout import Channel, Dialect, Layout
 
 _Masks = dict[int, Any]  # by request: ids, or a list of ids for each accepted token
 

@@ -20,14 +20,15 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: without them, Python turns it "
         "on for this import")
 
-from . import checks, queues
+from . import queues
+from .support import checks
 from .core import arrays, tensors
-from .environment import CHECKSUM
+from .support.environment import CHECKSUM
 from .errors import (
     MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, SenderClosed,
     queue_error, too_big,
 )
-from .layout import GPU, Layout
+from .core.layout import GPU, Layout
 
 if fds_watch_forks() != 0:
     raise MemoryError

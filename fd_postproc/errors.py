@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Any, NamedTuple
 
-from .checks import shown
+from .support.checks import shown
 
 _CHANNELS = ("plain", "topk", "spec", "spec_topk")  # as frames number them
 

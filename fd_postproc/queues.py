@@ -15,11 +15,11 @@ from typing import TextIO
 
 import sysv_ipc
 
-from .checks import file_path, permission_bits, shown, whole_number
-from .environment import QUEUE_ID
+from .core.layout import Channel
 from .errors import QueueError, QueueRemoved, queue_error
-from .layout import Channel
-from .process_stat import process_of_thread
+from .support.checks import file_path, permission_bits, shown, whole_number
+from .support.environment import QUEUE_ID
+from .support.process_stat import process_of_thread
 
 __all__ = [
     "CHANNEL_PATHS",

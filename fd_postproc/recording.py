@@ -22,8 +22,8 @@ from dataclasses import astuple, dataclass
 from typing import IO
 
 from ._core import CHANNELS
-from .checks import kind_of, shown, whole_number
-from .layout import GPU, Channel, Layout
+from .core.layout import GPU, Channel, Layout
+from .support.checks import kind_of, shown, whole_number
 
 __all__ = [
     "MAX_PAYLOAD",

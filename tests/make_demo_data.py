@@ -1,4 +1,4 @@
-"""Make fd_postproc/data/*.fdrec, the messages that ``fd-postproc demo`` sends, from tests/golden.
+"""Make fd_postproc/cli/demo_data/*.fdrec, the messages that ``fd-postproc demo`` sends, from tests/golden.
 
     python -m tests.make_demo_data [GOLDEN_DIRECTORY [OUTPUT_DIRECTORY]]
 
@@ -113,4 +113,4 @@ def main(golden: Path, out: Path) -> None:
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     places = [Path(argument) for argument in sys.argv[1:]]
-    main(*(places + [here / "golden", here.parent / "fd_postproc" / "data"][len(places) :]))
+    main(*(places + [here / "golden", here.parent / "fd_postproc" / "cli" / "demo_data"][len(places) :]))

@@ -177,7 +177,7 @@ import sys, time
 sys.path.append(sys.argv[1])
 from tests.lib import real_cuda
 real_cuda.use()
-from fd_postproc import _save
+from fd_postproc.core import _save
 began = time.perf_counter()
 _save.load(0)
 print((time.perf_counter() - began) * 1e3)
@@ -482,7 +482,7 @@ def machine():
     import fd_postproc
     from tests.lib import real_cuda
 
-    version = ".".join(map(str, fd_postproc.cuda.driver_version() or ("?",)))
+    version = ".".join(map(str, fd_postproc.core.cuda.driver_version() or ("?",)))
     return (
         f"{real_cuda.use().name()}, driver for CUDA {version}, fd_postproc {fd_postproc.__version__}, "
         f"{os.cpu_count()} CPU cores, Python {platform.python_version()}; {time.strftime('%Y-%m-%d')}."

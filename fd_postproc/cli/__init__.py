@@ -17,9 +17,9 @@ import sys
 from collections.abc import Sequence
 
 from .._version import __version__
-from ..environment import CHECKSUM
 from ..errors import MalformedMessage, QueueError
 from ..recording import RecordingError
+from ..support.environment import CHECKSUM
 from . import streams
 from .help_text import HelpText
 from .terminal import CommandError

@@ -19,12 +19,11 @@ from typing import NamedTuple
 
 import sysv_ipc
 
-from .. import data
 from .._core import CHANNELS, Receiver, Step, decode, encode, payload_size
 from .._version import __version__
 from ..queues import not_made
 from ..recording import Recording
-from ..subprocess_json import python_command
+from ..support.subprocess_json import python_command
 from .tables import print_labels
 from .terminal import CommandError, console, positive_int, stop_on_signal
 
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def recorded_items() -> Iterator[Item]:
     """The messages shipped with the package, channel by channel."""
     for channel in CHANNELS:
-        file = importlib.resources.files(data).joinpath(f"{channel}.fdrec")
+        file = importlib.resources.files(__package__).joinpath("demo_data", f"{channel}.fdrec")
         if not file.is_file():  # a new channel, of which nothing has been recorded yet
             continue
         with Recording(file.open("rb")) as recording:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from .._core import CHANNELS
 from .._version import __version__
-from ..checks import plural
-from ..layout import GPU
+from ..core.layout import GPU
+from ..support.checks import plural
 from .queue_io import QUEUE_HELP, queue_name
 from .streams import STANDARD
 from .terminal import CommandError, add_layout_option, console, positive_int

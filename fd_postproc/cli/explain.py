@@ -28,7 +28,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
-from ..checks import plural
 from ..explain import story as stories
 from ..explain.findings import Finding, as_dict, findings, findings_of_worker
 from ..explain.story import story_of, told
@@ -36,6 +35,7 @@ from ..explain.timeline import Picture, latencies
 from ..flight.codes import Kind
 from ..flight.files import SUFFIX, folders, listed, other_users, process_of, removed_files
 from ..flight.reading import Event, Flight, FlightError, now, read
+from ..support.checks import plural
 from .queue_io import user_name
 from .tables import Grid, print_labels, print_table
 from .terminal import CommandError, console, note

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .._core import CHANNELS, Step, decode, encode, payload_size
+from ..core.layout import Channel, Layout
 from ..errors import MalformedMessage
-from ..layout import Channel, Layout
 
 
 class Candidate(NamedTuple):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from .. import queues
 from .._core import CHANNELS, Step, _service_of, decode, peek
-from ..checks import plural
+from ..core.layout import GPU, Channel, Layout
 from ..errors import MalformedMessage, QueueError
-from ..layout import GPU, Channel, Layout
-from ..process_stat import process_name
 from ..recording import MAX_PAYLOAD, Recording, is_recording
+from ..support.checks import plural
+from ..support.process_stat import process_name
 from .guess import candidates, full_size_refusals
 from .queue_io import (
     QUEUE_HELP,

@@ -14,8 +14,8 @@ import sysv_ipc
 
 from .. import queues
 from .._core import CHANNELS
+from ..core.layout import Channel
 from ..errors import QueueError, QueueMissing, queue_error
-from ..layout import Channel
 from ..recording import MAX_PAYLOAD
 from .terminal import CommandError, note
 

@@ -12,10 +12,10 @@ import contextlib
 import os
 import time
 
-from ..checks import plural
+from ..core.layout import GPU
 from ..errors import QueueError, QueueRemoved
-from ..layout import GPU
 from ..recording import RecordingWriter
+from ..support.checks import plural
 from .queue_io import QUEUE_HELP, RawQueue, add_queue_options, find, queue_name
 from .streams import STANDARD, binary_output
 from .terminal import CommandError, add_layout_option, note, positive_int, positive_number, stop_on_signal

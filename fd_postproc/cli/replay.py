@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 
 from .._core import decode
-from ..checks import plural
+from ..core.layout import Channel
 from ..errors import MalformedMessage
-from ..layout import Channel
 from ..queues import inspect_queue
 from ..recording import Message, Recording
+from ..support.checks import plural
 from .queue_io import QUEUE_HELP, RawQueue, Room, add_queue_options, find, queue_name, room
 from .streams import open_input
 from .terminal import CommandError, note, positive_number

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._core import Step
-from ..layout import GPU
+from ..core.layout import GPU
 
 _SLOTS, _DRAFTS, _WIDTH = GPU.max_batch, GPU.max_draft, GPU.top_k + 1
 _HEADER = 3  # stop flag, flag and columns, batch

@@ -9,10 +9,10 @@ import tempfile
 from typing import IO
 
 from .._core import CHANNELS
-from ..environment import FLIGHT_TOKENS
 from ..flight.codes import MAGIC
 from ..flight.reading import LONGEST_FILE, FlightError, MessageEntry, is_flight, parse
 from ..recording import RecordingError, RecordingWriter
+from ..support.environment import FLIGHT_TOKENS
 
 STANDARD = "-"
 """The argument that means standard input, or output."""

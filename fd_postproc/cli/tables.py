@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..checks import plural
-from ..codes import Code
+from ..core.codes import Code
+from ..support.checks import plural
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-from ..layout import GPU, XPU, Layout
+from ..core.layout import GPU, XPU, Layout
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import kind_of, shown
+from ..support.checks import kind_of, shown
 from .tensors import as_float32, host_array
 
 _KINDS = {

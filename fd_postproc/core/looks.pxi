@@ -11,7 +11,7 @@ cdef int _WATCH_US = 20_000
 
 
 def _last_sender_of(int msqid):
-    """For `fd_postproc.log_throttle`: the process that wrote to a queue last.  No other queue is examined."""
+    """For `fd_postproc.ops.log_throttle`: the process that wrote to a queue last.  No other is examined."""
     cdef fds_status status
     cdef int code = fds_stat(msqid, &status)
     if code < 0:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import kind_of
+from ..support.checks import kind_of
 
 ROLES = {
     "tokens": "int64",

@@ -13,7 +13,7 @@ Each file asks one question: `limits`, `queue_checks`, `keys`, `logind`, `enviro
 
 from __future__ import annotations
 
-from ..needed_limits import Load
+from ..ops.needed_limits import Load
 from .bug_report import bug_report
 from .environment import check_cuda, check_environment, check_fastdeploy
 from .findings import SEVERITIES, Finding, Scope, worst

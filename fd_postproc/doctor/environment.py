@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..cuda import driver_version, why_no_cuda
-from ..environment import FLIGHT, FLIGHT_FOLDER, PREFIX, VARIABLES, Switch, misspelt
+from ..core.cuda import driver_version, why_no_cuda
 from ..flight.files import fault_of, folders
+from ..support.environment import FLIGHT, FLIGHT_FOLDER, PREFIX, VARIABLES, Switch, misspelt
 from .findings import Finding
 from .plugins import check_plugins
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._core import CHANNELS
-from ..layout import GPU, Channel, Layout
-from ..needed_limits import Load
+from ..core.layout import GPU, Channel, Layout
+from ..ops.needed_limits import Load
 
 SEVERITIES = ("ok", "info", "warning", "error")
 """Severities in ascending order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from ..layout import Channel
+from ..core.layout import Channel
 from ..queues import CHANNEL_PATHS, key_text
 from .findings import Finding, Scope
 from .processes import place

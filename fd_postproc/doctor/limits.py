@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import LEAST_LIMIT, has_logprobs
-from ..needed_limits import Need, fragments, need, wanted_limits
+from ..ops.needed_limits import Need, fragments, need, wanted_limits
 from ..queues import KernelLimits
 from .findings import Finding, Scope
 

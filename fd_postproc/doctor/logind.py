@@ -7,7 +7,7 @@ import os
 import pwd
 from glob import glob
 
-from ..environment import WORDS
+from ..support.environment import WORDS
 from .findings import Finding
 
 _FIRST_USER = 1000  # logind spares system users, whose numbers are smaller on every usual distribution

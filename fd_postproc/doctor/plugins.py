@@ -13,9 +13,9 @@ import shlex
 import sys
 from functools import partial
 
-from ..environment import API, DISABLE, is_on
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
+from ..support.environment import API, DISABLE, is_on
 from .findings import Finding
 
 API_GROUP = "fastdeploy.tool_parser_plugins"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .. import queues
 from ..errors import QueueError
-from ..process_stat import process_name, process_stat
+from ..support.process_stat import process_name, process_stat
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from .. import _core
 from .._core import CHANNELS, decode, payload_size
-from ..checks import plural
+from ..core.layout import Channel, Layout
 from ..errors import MalformedMessage, QueueError
-from ..layout import Channel, Layout
 from ..queues import KernelLimits, QueueInfo, key_text
+from ..support.checks import plural
 from .findings import Finding, Scope, worst
 from .snapshot import Queue, Snapshot, signal_id
 

@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass, field
 
 from .. import queues
+from ..core.layout import Channel
 from ..errors import QueueError
 from ..flight.files import listed
 from ..flight.reading import Flight, FlightError, read
-from ..layout import Channel
 from ..queues import KernelLimits, QueueInfo, key_text
 from .findings import Scope
 from .processes import Place, User, last_user, place, places_of

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..environment import DISABLE, FASTDEPLOY, KNOWN, is_on
 from ..fastdeploy.contract import SERVED
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
 from ..fastdeploy.seams import ASIDE_COST, SEAMS, text_of
-from ..subprocess_json import answer_of
+from ..support.environment import DISABLE, FASTDEPLOY, KNOWN, is_on
+from ..support.subprocess_json import answer_of
 from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
 

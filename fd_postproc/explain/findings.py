@@ -13,11 +13,11 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from .._core import CHANNELS, payload_size
-from ..checks import plural
 from ..errors import MalformedMessage
 from ..flight.codes import Kind
 from ..flight.reading import Event
-from ..patience import LONGEST_S, SILENCE_S, STEP_S, USUAL_TIMES, WORKS
+from ..support.checks import plural
+from ..support.patience import LONGEST_S, SILENCE_S, STEP_S, USUAL_TIMES, WORKS
 from .timeline import Picture
 
 ERROR, WARNING, INFO = "error", "warning", "info"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ..checks import plural
 from ..flight.codes import End, Kind, request_hash
 from ..flight.reading import Event, StepEntry
+from ..support.checks import plural
 from .findings import ERROR, Finding, findings
 from .timeline import SHOWN, Gap, Picture, with_slots
 

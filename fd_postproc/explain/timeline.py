@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..flight.codes import Kind
 from ..flight.reading import Event, Flight, Live, QueueEntry, StepEntry
-from ..patience import SILENCE_S
+from ..support.patience import SILENCE_S
 
 SHOWN = 5
 LATELY = 10.0  # seconds that rates are of

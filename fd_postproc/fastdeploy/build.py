@@ -15,7 +15,7 @@ from typing import Any
 
 import sysv_ipc
 
-from ..layout import Channel
+from ..core.layout import Channel
 from ..queues import CHANNEL_PATHS, not_made, queue_key
 
 _tried: set[int] = set()  # ids that ops of this process were asked for

@@ -11,7 +11,7 @@ members, are compared by their value (`restated_data`).
     verdict = judge("delivery")
     verdict.reason    # None: everything is known
 
-The record, ``data/fastdeploy_code.json``, holds digests only: of statements, and of whole functions,
+The record, ``known_code.json``, holds digests only: of statements, and of whole functions,
 which need not be parsed.  `python -m tools.accept` adds to it.
 """
 
@@ -25,7 +25,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..environment import KNOWN
+from ..support.environment import KNOWN
 from .called import is_code_of, is_ours, layers_of, parts_of, place_of
 from .restated_data import MARK, digest_of, value_in
 from .seams import PACKAGE, SEAMS, Seam
@@ -188,7 +188,7 @@ def signs_of(marks: Iterable[str], facts: Sequence[str]) -> dict[str, set[str]]:
 @functools.cache
 def record() -> dict[str, Record]:
     """What is known of each seam: the package's record, and the one of ``FD_POSTPROC_KNOWN``."""
-    file = importlib.resources.files("fd_postproc.data").joinpath("fastdeploy_code.json")
+    file = importlib.resources.files(__package__).joinpath("known_code.json")
     known = unpacked(json.loads(file.read_text()))
     return known if KNOWN.complaint else joined(known, unpacked(KNOWN.value))
 

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from ..environment import settle_switches
+from ..support.environment import settle_switches
 from .gauges import export
 
 

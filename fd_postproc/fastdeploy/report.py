@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .._version import __version__
-from ..environment import API, FASTDEPLOY, KEEP_POLLING, is_on
+from ..support.environment import API, FASTDEPLOY, KEEP_POLLING, is_on
 from . import gate
 from .engine.entry import MODULE
 from .seams import SEAMS, Seam

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .._version import __version__
-from ..environment import FLIGHT_FOLDER
+from ..support.environment import FLIGHT_FOLDER
 from .codes import BOOT_AT, ENTRY_SIZE, HEAD, HEAD_SIZE, MAGIC, NODE_AT, NODE_SIZE, VERSION
 
 SUFFIX = ".flight"

@@ -11,10 +11,10 @@ import weakref
 from typing import Any
 
 from .._core import FlightRing
-from ..environment import FLIGHT, FLIGHT_TOKENS, is_on
-from ..layout import Channel
-from ..process_stat import process_stat
+from ..core.layout import Channel
 from ..queues import locate
+from ..support.environment import FLIGHT, FLIGHT_TOKENS, is_on
+from ..support.process_stat import process_stat
 from . import files
 from .codes import End, Kind, request_hash
 

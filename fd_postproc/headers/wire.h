@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The four numbers compiled into a FastDeploy build; see layout.py. */
+/* The four numbers compiled into a FastDeploy build; see core/layout.py. */
 typedef struct {
     int32_t max_batch;
     int32_t top_k;

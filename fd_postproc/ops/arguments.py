@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import DRAFT, TARGET, DeviceInput, HostInput
-from ..checks import shown, whole_number
 from ..errors import Refusal, UnfitNumber
+from ..support.checks import shown, whole_number
 from .table import SAVE_OPS
 
 _PER_REQUEST = ("counts", "offsets", "decoded", "prompts", "preempted", "steps")

@@ -1,7 +1,7 @@
 """Saving from tensors of which at least one is on a CUDA device.
 
 A call launches one kernel and returns; a thread sends the message.  What goes wrong after the return is
-raised by the next call.  `fd_postproc._save` is loaded when the first such tensor comes.
+raised by the next call.  `fd_postproc.core._save` is loaded when the first such tensor comes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections import deque
 from typing import Any
 
 from .._core import DeviceInput, HostInput, environment_variable, host_flag
-from ..checks import seconds
+from ..core.layout import Channel, Layout
 from ..core.tensors import OnDevice, device_view
-from ..environment import CUDA_BUFFERS, QUEUE_MODE
 from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
-from ..layout import Channel, Layout
 from ..queues import key_text
+from ..support.checks import seconds
+from ..support.environment import CUDA_BUFFERS, QUEUE_MODE
 from .arguments import Sizes, say
 from .environment import dialect_of, message_id
 from .sent import sent
@@ -47,7 +47,7 @@ def stop_flag(not_need_stop: Any) -> tuple[bool, int]:
 class DeviceSaves:
     """The saves from CUDA devices of this process, of which there is one sender thread.
 
-    `extension` is `fd_postproc._save`, once it is needed; `lanes` are the queues that device tensors went to.
+    `extension` is `fd_postproc.core._save`, once it is needed; `lanes` are the queues of device tensors.
     """
 
     def __init__(self) -> None:
@@ -137,11 +137,11 @@ class DeviceSaves:
         """The extension, its thread running."""
         if self.extension is None:
             try:
-                from .. import _save as extension
+                from ..core import _save as extension
             except ImportError as error:
                 raise CudaError(
-                    "tensors on a CUDA device need the extension fd_postproc._save, which does not load: "
-                    f"{error}"
+                    "tensors on a CUDA device need the extension fd_postproc.core._save, which does not "
+                    f"load: {error}"
                 ) from None
             extension.start(CUDA_BUFFERS.value)
             self.extension = extension

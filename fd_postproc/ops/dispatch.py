@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from .._core import DRAFT, TARGET
-from ..checks import kind_of, whole_number
-from ..environment import V1_SCHEDULER
-from ..layout import GPU, Layout, checked_layout
+from ..core.layout import GPU, Layout, checked_layout
+from ..support.checks import kind_of, whole_number
+from ..support.environment import V1_SCHEDULER
 from .save import (
     mtp_save_first_token,
     mtp_save_first_token_with_topk,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from .._core import environment_variable, has_logprobs, most_requests
-from ..environment import COMPACT, DIALECT, MESSAGE_ID, PEER, service_number
-from ..layout import Channel, Dialect, Layout
+from ..core.layout import Channel, Dialect, Layout
+from ..support.environment import COMPACT, DIALECT, MESSAGE_ID, PEER, service_number
 
 _NAMED: dict[str, Dialect] = {"packed": "packed", "legacy": "legacy", "compact": "compact"}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .._core import DeviceInput, HostInput, Sender, environment_variable
-from ..environment import QUEUE_MODE
+from ..core.layout import Channel, Dialect, Layout
 from ..errors import QueueRemoved, UnfitNumber
-from ..layout import Channel, Dialect, Layout
+from ..support.environment import QUEUE_MODE
 from .arguments import Sizes, say
 from .device import saves
 from .environment import dialect_of, message_id

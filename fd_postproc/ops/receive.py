@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from .._core import Receiver, environment_variable, tensor_elements
-from ..checks import whole_number
+from ..core.layout import GPU, Channel, Layout, checked_layout
 from ..core.tensors import host_address
-from ..environment import QUEUE_MODE
 from ..errors import MalformedMessage, QueueRemoved
-from ..layout import GPU, Channel, Layout, checked_layout
-from ..log_throttle import Backoff, Complaints, frames_text, last_sender_text
+from ..support.checks import whole_number
+from ..support.environment import QUEUE_MODE
 from .arguments import is_first
+from .log_throttle import Backoff, Complaints, frames_text, last_sender_text
 from .pool import Pool
 
 log = logging.getLogger("fd_postproc")

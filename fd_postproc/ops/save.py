@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import host_flag, on_device, tensor_input
+from ..core.layout import GPU, Layout, checked_layout
 from ..core.tensors import ROLES
-from ..layout import GPU, Layout, checked_layout
 from . import host
 from .arguments import check_flag, check_sizes, is_first
 from .device import saves

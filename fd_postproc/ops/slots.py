@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core.layout import Layout
 from ..core.tensors import host_array
-from ..layout import Layout
 
 
 class Slots:

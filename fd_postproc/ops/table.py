@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..layout import Channel
+from ..core.layout import Channel
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from fd_postproc.process_stat import cpu_seconds
+from fd_postproc.support.process_stat import cpu_seconds
 
 from .cases import PROMPTS, Case, ask, differences, quiet, until
 from .counters import WORK

@@ -3,7 +3,7 @@
 import os
 
 from fd_postproc import queues
-from fd_postproc.log_throttle import (
+from fd_postproc.ops.log_throttle import (
     MOST_FIRST,
     SUMMARY_S,
     Backoff,

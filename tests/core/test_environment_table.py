@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from fd_postproc.doctor.environment import check_environment
-from fd_postproc.environment import VARIABLES, Switch, Variable, is_on, settle_switches
+from fd_postproc.support.environment import VARIABLES, Switch, Variable, is_on, settle_switches
 from tests.lib.paths import ROOT
 from tests.lib.rows import each
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import fd_postproc as fp
-from fd_postproc import checks, ops, queues
+from fd_postproc import ops, queues
 from fd_postproc._core import host_flag, host_input, step_from_tensors
+from fd_postproc.support import checks
 from tests.lib.frameworks import FRAMEWORKS, made
 from tests.lib.rows import each
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc._core import _service_of, peek
-from fd_postproc.environment import SERVICE
+from fd_postproc.support.environment import SERVICE
 from tests import reference
 from tests.lib.line import CHANNEL, SMALL, Frame, Line, changed, flipped
 from tests.lib.random_steps import random_step

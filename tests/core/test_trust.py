@@ -52,7 +52,7 @@ def test_no_error_holds_a_token(channel):
 
 def test_no_line_of_the_log_holds_a_token(raised_limits, ops_queue, caplog, monkeypatch):
     """Of the get ops, whose complaints are the plug-in's as well."""
-    monkeypatch.setattr("fd_postproc.log_throttle.MOST_FIRST", 1000)
+    monkeypatch.setattr("fd_postproc.ops.log_throttle.MOST_FIRST", 1000)
     tokens = np.zeros(1794, "int64")
     ops.speculate_get_output(tokens, 0, False, False)  # makes the queue
     queue = ops_queue.open("spec")

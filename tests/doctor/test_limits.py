@@ -6,10 +6,10 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc._core import CHANNELS, payload_size
+from fd_postproc.core.layout import Layout
 from fd_postproc.doctor import Load, Scope
 from fd_postproc.doctor.limits import check_limits
-from fd_postproc.layout import Layout
-from fd_postproc.needed_limits import example_step, fragments
+from fd_postproc.ops.needed_limits import example_step, fragments
 from fd_postproc.queues import KernelLimits
 from tests.lib.doctoring import examined
 from tests.lib.rows import each

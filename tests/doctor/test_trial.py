@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from fd_postproc import doctor, subprocess_json
+from fd_postproc import doctor
 from fd_postproc.doctor import Finding, Scope, trial
 from fd_postproc.fastdeploy import build, gate, report
 from fd_postproc.fastdeploy.contract import SERVED
+from fd_postproc.support import subprocess_json
 from tests.lib.paths import TESTS
 from tests.lib.quiet import imported
 from tests.lib.rows import each

@@ -13,13 +13,12 @@ from importlib import resources
 
 import sysv_ipc
 
-from fd_postproc import data
 from fd_postproc.cli import main
 from fd_postproc.recording import Recording
 from tests.lib.children import FD_POSTPROC
 from tests.lib.nursery import nursery
 
-SHIPPED = resources.files(data)
+SHIPPED = resources.files("fd_postproc.cli") / "demo_data"
 
 
 def run_main(capsys, *arguments):

@@ -1,6 +1,6 @@
 """The CUDA driver of ``stub_cuda.c``, and tensors that live in its devices.
 
-Must be loaded before `fd_postproc._save` opens the driver: the dynamic loader then takes it for the
+Must be loaded before `fd_postproc.core._save` opens the driver: the dynamic loader then takes it for the
 ``libcuda.so.1`` that is asked for.
 """
 

@@ -13,8 +13,8 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import ops, queues
-from fd_postproc.log_throttle import Backoff, Complaints
 from fd_postproc.ops import receive
+from fd_postproc.ops.log_throttle import Backoff, Complaints
 from tests import reference
 from tests.lib.getting import SHAPES, fresh, get
 from tests.lib.goldens import PICKED

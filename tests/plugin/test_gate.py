@@ -208,7 +208,7 @@ def test_a_record_that_cannot_be_read_is_logged(text, monkeypatch, tmp_path):
 
 def test_the_packages_record_is_of_seams_and_of_digests_only():
     for seam, functions in json.loads(
-        (gate.importlib.resources.files("fd_postproc.data") / "fastdeploy_code.json").read_text()
+        (gate.importlib.resources.files("fd_postproc.fastdeploy") / "known_code.json").read_text()
     ).items():
         assert SEAMS[seam].stands_for
         for text in functions.values():

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from fd_postproc.environment import SERVICE, service_number
 from fd_postproc.fastdeploy.engine import activation, entry
+from fd_postproc.support.environment import SERVICE, service_number
 from tests.lib.children import python
 from tests.lib.nursery import with_paddle
 from tests.lib.quiet import Double, imported

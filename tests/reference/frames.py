@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple, NoReturn
 
+from fd_postproc.core.layout import GPU, Layout
 from fd_postproc.errors import MalformedMessage
-from fd_postproc.layout import GPU, Layout
 
 from .crc32c import crc32c
 from .sections import MOST_EXTRA, SECTIONED, decode_extra, encode_extra, padded

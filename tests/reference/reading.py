@@ -8,9 +8,9 @@ from collections.abc import Iterator, MutableSequence
 from ctypes import addressof, c_int64, sizeof
 from typing import Any, NamedTuple, NoReturn
 
-from fd_postproc.checks import whole_number
+from fd_postproc.core.layout import GPU, Layout
 from fd_postproc.errors import MalformedMessage
-from fd_postproc.layout import GPU, Layout
+from fd_postproc.support.checks import whole_number
 
 from .frames import FLAGS, decode_frame
 from .step import ReferenceStep

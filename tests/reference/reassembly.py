@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fd_postproc.core.layout import GPU, Layout
 from fd_postproc.errors import MalformedMessage
-from fd_postproc.layout import GPU, Layout
 
 from .frames import HEADER_SIZE, FrameHeader, check_service, decode_frame, frame_size, read_header
 from .sections import MOST_EXTRA, padded

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fd_postproc.layout import GPU, Layout
+from fd_postproc.core.layout import GPU, Layout
 
 from .reading import claimed
 from .structs import FILLER_ID, FILLER_SCORE, HAS_LOGPROBS, capacity_of, row_at, stride_of, structure

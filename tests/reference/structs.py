@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ctypes import Structure, addressof, c_float, c_int32, c_int64, sizeof
 from typing import Any, NamedTuple
 
-from fd_postproc.layout import GPU, Layout
+from fd_postproc.core.layout import GPU, Layout
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 MTYPE = 1  # FastDeploy's only System V message type

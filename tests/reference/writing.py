@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import c_int32, c_int64, sizeof
 from typing import Any
 
-from fd_postproc.layout import GPU, Layout
+from fd_postproc.core.layout import GPU, Layout
 
 from .frames import encode_frame
 from .step import ReferenceStep

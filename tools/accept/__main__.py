@@ -13,11 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fd_postproc import environment
 from fd_postproc.fastdeploy.gate import joined, packed, unpacked
+from fd_postproc.support import environment
 from tools.accept import accepting, reading
 
-RECORD = Path(__file__).resolve().parents[2] / "fd_postproc" / "data" / "fastdeploy_code.json"
+RECORD = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "known_code.json"
 
 
 def main(arguments=None):

@@ -6,9 +6,9 @@ import types
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fd_postproc.core.layout import Channel
 from fd_postproc.fastdeploy.introspection import STORAGE
 from fd_postproc.fastdeploy.seams import SEAMS
-from fd_postproc.layout import Channel
 
 from .sandbox import Sandbox, is_library
 from .steps import PREEMPTED, CannedMessage, Script

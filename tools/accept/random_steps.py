@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from fd_postproc._core import DRAFT
-from fd_postproc.layout import Channel
+from fd_postproc.core.layout import Channel
 
 from . import steps as canned
 from .features import Facts

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fd_postproc._core import DRAFT, TARGET, has_counts, has_logprobs
-from fd_postproc.codes import Code
-from fd_postproc.layout import Channel
+from fd_postproc.core.codes import Code
+from fd_postproc.core.layout import Channel
 
 END = 2  # the end token of every request
 PREEMPTED, RECOVERY, NOTHING = (int(code) for code in (Code.PREEMPTED, Code.RECOVERY_STOP, Code.NO_TOKEN))

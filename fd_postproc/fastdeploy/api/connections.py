@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ...environment import GC, is_on
+from ...support.environment import GC, is_on
 from .. import replacements
 from ..array_readers import announce
 from ..fallback import Guard

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...log_throttle import Backoff, Complaints
+from ...ops.log_throttle import Backoff, Complaints
 from .. import gate, replacements
 from ..gauges import export
 from ..logs import api_log, count

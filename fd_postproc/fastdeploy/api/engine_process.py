@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 
-from ...process_stat import KnownProcess
+from ...support.process_stat import KnownProcess
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 

@@ -21,7 +21,7 @@ def register() -> None:
     Never raises: an exception here would keep FastDeploy from starting.
     """
     try:
-        from ...environment import API, DISABLE, is_on
+        from ...support.environment import API, DISABLE, is_on
         from ..logs import tell_variables
 
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet

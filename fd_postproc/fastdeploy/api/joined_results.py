@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from ...environment import STREAM_INTERVAL
+from ...support.environment import STREAM_INTERVAL
 from ..array_readers import JOINED, announce
 from ..logs import api_log
 

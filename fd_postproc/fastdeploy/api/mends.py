@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ...environment import MENDS, is_on
+from ...support.environment import MENDS, is_on
 from .. import logs
 
 PIECES = "pieces"

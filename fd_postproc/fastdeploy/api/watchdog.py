@@ -13,8 +13,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ...environment import ENGINE_WATCHDOG, is_on
-from ...process_stat import KnownProcess
+from ...support.environment import ENGINE_WATCHDOG, is_on
+from ...support.process_stat import KnownProcess
 from .. import called, replacements
 from ..code_watch import CodeWatch
 from ..fallback import Guard

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..._version import __version__
-from ...environment import COMPACT, DISABLE, DRAFTS, PEER, SERVICE, STREAMS, is_on, service_number
+from ...core.layout import Channel
 from ...errors import QueueError
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
-from ...layout import Channel
 from ...queues import queue_id_from_env
+from ...support.environment import COMPACT, DISABLE, DRAFTS, PEER, SERVICE, STREAMS, is_on, service_number
 from .. import gate
 from ..build import KeyRule, key_rule, ops_module
 from ..contract import contract_gap

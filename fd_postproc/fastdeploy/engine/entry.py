@@ -12,7 +12,7 @@ import logging
 import os
 from typing import Any
 
-from ...environment import DISABLE, PEER, is_on
+from ...support.environment import DISABLE, PEER, is_on
 from ..logs import tell_variables
 
 GROUP = "fastdeploy.token_processor_plugins"

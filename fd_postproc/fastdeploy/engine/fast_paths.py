@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ...environment import KEEP_POLLING, is_on
+from ...support.environment import KEEP_POLLING, is_on
 from .. import gate
 from ..code_watch import report_known
 from ..seams import ENGINE, report, text_of

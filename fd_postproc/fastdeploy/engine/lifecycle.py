@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..._version import __version__
-from ...environment import API, PEER, STREAM_INTERVAL, is_on
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...queues import queue_id_from_env
+from ...support.environment import API, PEER, STREAM_INTERVAL, is_on
 from . import fast_paths
 from .delivery.sending import sends_batches
 from .delivery.wake_up import WakeUp

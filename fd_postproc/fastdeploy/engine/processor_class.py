@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from ..._core import TARGET
-from ...layout import Layout
+from ...core.layout import Layout
 from .. import gate
 from ..seams import SEAMS
 from .activation import SEAM, settle

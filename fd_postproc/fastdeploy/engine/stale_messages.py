@@ -27,10 +27,10 @@ from typing import Any
 import sysv_ipc
 
 from ... import queues
-from ...environment import KEEP_STALE, QUEUE_ID, is_on
+from ...core.layout import Channel
 from ...errors import QueueError
-from ...layout import Channel
-from ...process_stat import process_stat
+from ...support.environment import KEEP_STALE, QUEUE_ID, is_on
+from ...support.process_stat import process_stat
 
 _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
 WATCH_S, _LOOKS = 2.0, 20  # for which a queue of unseen users is watched, in so many looks

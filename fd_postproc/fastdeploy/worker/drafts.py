@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Any
 
 from ..._core import _op_frame, host_flag, host_input
+from ...core.layout import GPU, Layout
 from ...core.tensors import ROLES
-from ...environment import DRAFTS
 from ...errors import UnfitNumber
-from ...layout import GPU, Layout
 from ...ops.arguments import check_flag, check_sizes, say
 from ...ops.environment import message_id, peer_understands
 from ...ops.table import OpSpec
+from ...support.environment import DRAFTS
 from .split_frames import Runner
 from .streams import _on_host, numbering
 

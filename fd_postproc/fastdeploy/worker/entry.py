@@ -21,7 +21,7 @@ def register() -> None:
 
 
 def _activate() -> None:
-    from ...environment import DISABLE, is_on
+    from ...support.environment import DISABLE, is_on
     from ..build import ops_module
     from ..logs import fastdeploy_log, forward, tell_variables
     from . import warmup

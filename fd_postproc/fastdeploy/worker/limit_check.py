@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from ..._core import LEAST_LIMIT, encode, most_requests, payload_size
-from ...layout import GPU, Channel, Dialect
-from ...needed_limits import Load, example_step, wanted_limits
+from ...core.layout import GPU, Channel, Dialect
+from ...ops.needed_limits import Load, example_step, wanted_limits
 from ...queues import kernel_limits, list_queues, locate
 
 _OTHERWISE = "run fd_postproc on the engine side, too: compact frames need no limits"

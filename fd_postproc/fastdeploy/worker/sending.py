@@ -13,10 +13,10 @@ import numpy as np
 from ... import ops
 from ..._core import environment_variable, has_counts, has_logprobs, most_requests
 from ..._version import __version__
+from ...core.layout import GPU, Channel, Dialect
 from ...errors import CudaError, QueueError, QueueRemoved, UnfitNumber
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
-from ...layout import GPU, Channel, Dialect
 from ...ops.environment import send_dialect
 from ...ops.sent import sent
 from ...ops.table import SAVE_OPS

@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from ..._core import Sampled
-from ...environment import STREAMS
 from ...ops.environment import peer_understands
+from ...support.environment import STREAMS
 from .. import gate, replacements
 from ..fallback import Guard
 from ..logs import export_active, fastdeploy_log

@@ -52,7 +52,7 @@ def _load(enough: threading.Event) -> None:
 
 def _devices(enough: threading.Event) -> list[int]:
     """Wait until this process uses a device."""
-    from ... import _save
+    from ...core import _save
 
     began = time.monotonic()
     while (waited := time.monotonic() - began) < WAIT_SECONDS:

@@ -36,9 +36,9 @@ def test_no_driver_at_all(environment):
     """As on a machine without a GPU; nothing but the package is loaded by its import."""
     code = (
         "import sys, fd_postproc as fp\n"
-        "assert 'fd_postproc._save' not in sys.modules\n"
+        "assert 'fd_postproc.core._save' not in sys.modules\n"
         "print(fp.cuda_available(), fp.why_no_cuda())\n"
-        "from fd_postproc import _save\nprint(_save.driver_version(), _save.pending())"
+        "from fd_postproc.core import _save\nprint(_save.driver_version(), _save.pending())"
     )
     done = subprocess.run(python(code), env=environment, capture_output=True, text=True, timeout=PATIENCE)
     if "True" in done.stdout:
@@ -61,9 +61,9 @@ def test_an_old_driver_that_lacks_a_function(run, tmp_path, environment):
 
 
 def test_without_the_extension(run):
-    code = "sys.modules['fd_postproc._save'] = None\n" + WHY + "\nprint(error_of(save, 1))"
+    code = "sys.modules['fd_postproc.core._save'] = None\n" + WHY + "\nprint(error_of(save, 1))"
     told = run(code).splitlines()
-    assert told[0].startswith("False the extension fd_postproc._save does not load")
+    assert told[0].startswith("False the extension fd_postproc.core._save does not load")
     assert told[1].startswith("CudaError: tensors on a CUDA device need the extension")
 
 

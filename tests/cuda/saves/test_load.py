@@ -38,7 +38,7 @@ print(ops.flush(60), stub_cuda.counted("loads"))
 def test_the_background_waits_for_a_context_and_makes_none(run):
     """Not even the driver is initialised: the process may still fork, or choose a device."""
     code = """
-from fd_postproc import _save
+from fd_postproc.core import _save
 looks, devices_in_use = [], _save.devices_in_use
 _save.devices_in_use = lambda: looks.append(1) or devices_in_use()
 

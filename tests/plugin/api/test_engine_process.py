@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from fd_postproc import process_stat
 from fd_postproc.fastdeploy.api.engine_process import Unknown, listener, socket_file
-from fd_postproc.process_stat import KnownProcess
+from fd_postproc.support import process_stat
+from fd_postproc.support.process_stat import KnownProcess
 from tests.lib.rows import each
 from tests.lib.waiting import until
 

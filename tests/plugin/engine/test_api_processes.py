@@ -11,7 +11,7 @@ import pytest
 
 from fd_postproc.fastdeploy.engine.health import api_processes
 from fd_postproc.fastdeploy.engine.health.api_processes import GONE_S, LOOK_S, ApiProcesses
-from fd_postproc.process_stat import KnownProcess, process_stat
+from fd_postproc.support.process_stat import KnownProcess, process_stat
 from tests.lib.children import python
 from tests.lib.rows import each
 from tests.lib.waiting import until

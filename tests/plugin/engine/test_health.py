@@ -15,13 +15,13 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import queues
-from fd_postproc.environment import service_number
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
 from fd_postproc.fastdeploy.engine.processor import health_check as check
 from fd_postproc.fastdeploy.engine.processor import recording
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
+from fd_postproc.support.environment import service_number
 from tests.lib.children import forked, in_a_child
 from tests.lib.fakes import Clock
 from tests.lib.rig import Rig

@@ -2,9 +2,9 @@
 
 import random
 
-from fd_postproc import patience
-from fd_postproc.environment import SILENCE
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, Liveness, Sight
+from fd_postproc.support import patience
+from fd_postproc.support.environment import SILENCE
 from tests.lib.rows import each
 
 

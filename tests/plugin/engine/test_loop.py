@@ -13,7 +13,7 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import queues
-from fd_postproc.log_throttle import Backoff
+from fd_postproc.ops.log_throttle import Backoff
 from tests.lib.fakes import Clock
 from tests.lib.nursery import with_paddle
 from tests.lib.plugged import plugin_class, stock_class

@@ -10,10 +10,10 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc._core import DRAFT, TARGET, _open_streamed
-from fd_postproc.environment import DRAFTS, PEER
 from fd_postproc.fastdeploy.stream_frames import Content, packed
 from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.queues import list_queues, locate
+from fd_postproc.support.environment import DRAFTS, PEER
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig

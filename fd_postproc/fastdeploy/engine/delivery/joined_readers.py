@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....environment import API, STREAM_INTERVAL
+from ....support.environment import API, STREAM_INTERVAL
 from ...array_readers import JOINED, has_announced
 
 PERIOD_S = 1.0

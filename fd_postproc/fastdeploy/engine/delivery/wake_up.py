@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....environment import KEEP_POLLING, is_on
+from ....support.environment import KEEP_POLLING, is_on
 from ... import gate
 from ...replacements import Replacement
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ....process_stat import KnownProcess
+from ....support.process_stat import KnownProcess
 
 LOOK_S = 1.0  # between two looks
 GONE_S = 3.0  # after which a process that is gone counts as gone

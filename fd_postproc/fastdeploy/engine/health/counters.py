@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from ...._core import TROUBLES, Receiver
-from ....environment import LOG_STATS
-from ....log_throttle import Complaints, frames_text
+from ....ops.log_throttle import Complaints, frames_text
+from ....support.environment import LOG_STATS
 from ..results._results import Stages
 from .api_processes import ApiProcesses
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ....environment import UNREACHABLE
+from ....support.environment import UNREACHABLE
 from ...gauges import export
 
 GRACE_S = 2.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ....patience import LONGEST_S, SILENCE_S, USUAL_TIMES, WORKS
+from ....support.patience import LONGEST_S, SILENCE_S, USUAL_TIMES, WORKS
 
 _FORGET = 0.98  # of what is usual, at each look
 _REFUSALS = 3  # consecutive refused messages that count as a fault of the worker

@@ -7,10 +7,10 @@ import time
 from functools import cached_property
 
 from ...._core import _last_sender_of
-from ....environment import SILENCE
 from ....errors import QueueError
-from ....patience import STEP_S
-from ....process_stat import cpu_seconds, process_stat
+from ....support.environment import SILENCE
+from ....support.patience import STEP_S
+from ....support.process_stat import cpu_seconds, process_stat
 from ..health.liveness import BUSY, Health, Liveness, Sight
 from ..health.outflow import Outflow, Outlet
 from .host import Host

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....layout import Channel, Layout
+from ....core.layout import Channel, Layout
 from ...called import bound_function
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....flight.recorder import Recorder
-from ....log_throttle import Complaints
+from ....ops.log_throttle import Complaints
 from ...fallback import Guard, count
 from ..health.counters import Counters
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ...._core import Receiver, Step, encode
-from ....environment import PEER, QUEUE_MODE, service_number
 from ....errors import MalformedMessage, QueueError, QueueRemoved
 from ....flight.codes import Kind
-from ....log_throttle import Backoff, last_sender_text
+from ....ops.log_throttle import Backoff, last_sender_text
+from ....support.environment import PEER, QUEUE_MODE, service_number
 from .host import Host
 from .journal import Journal
 from .source import Trouble

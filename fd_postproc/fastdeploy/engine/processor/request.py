@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...._core import Step
-from ....codes import Code
+from ....core.codes import Code
 from ....flight.codes import Kind
 from ..results._results import Batch
 from .ending import Ending, RequestKind

@@ -11,12 +11,12 @@ import time
 from typing import Any
 
 from ...._core import Sequences, Step, _is_frame, _open_streamed
-from ....environment import DRAFTS, PEER
 from ....errors import MalformedMessage
 from ....flight.codes import Kind
-from ....log_throttle import Backoff
 from ....ops.environment import peer_understands
+from ....ops.log_throttle import Backoff
 from ....queues import list_queues, locate
+from ....support.environment import DRAFTS, PEER
 from .frame_step import Framed
 from .host import Host
 from .journal import Journal

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from ....environment import GC, is_on
+from ....support.environment import GC, is_on
 
 STEPS = 64  # steps with work until everything that is made once has been made
 

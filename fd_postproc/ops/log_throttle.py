@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from ._core import Receiver, _last_sender_of
-from .layout import Channel
-from .process_stat import process_name
+from .._core import Receiver, _last_sender_of
+from ..core.layout import Channel
+from ..support.process_stat import process_name
 
 SUMMARY_S = 10.0  # seconds between two summaries
 MOST_FIRST = 5  # lines about new kinds in that time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from .checks import kind_of, whole_number
+from ..support.checks import kind_of, whole_number
 
 Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
 """What messages carry: one token or several of a request, with logprobs or without."""

@@ -1,9 +1,9 @@
 from collections import deque
 from typing import Any, Literal, final
 
-from ._core import DeviceInput, HostInput
-from .errors import Refusal, UnsentSave
-from .layout import Layout
+from .._core import DeviceInput, HostInput
+from ..core.layout import Layout
+from ..errors import Refusal, UnsentSave
 
 ROLES: dict[str, str]
 

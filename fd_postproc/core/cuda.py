@@ -19,7 +19,7 @@ def why_no_cuda() -> str:
     try:
         from . import _save
     except ImportError as error:
-        return f"the extension fd_postproc._save does not load: {error}"
+        return f"the extension fd_postproc.core._save does not load: {error}"
     why: str = _save.obstacle()
     return why
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._core import LEAST_LIMIT, Step, encode, has_counts, has_logprobs, payload_size
-from .layout import Channel, Dialect, Layout
-from .queues import KernelLimits
+from .._core import LEAST_LIMIT, Step, encode, has_counts, has_logprobs, payload_size
+from ..core.layout import Channel, Dialect, Layout
+from ..queues import KernelLimits
 
 # FastDeploy's own FAQ names these two values; they fit every channel of its layouts.
 _MSGMAX = 1 << 20
