@@ -20,6 +20,8 @@ import time
 import traceback
 import uuid
 
+from fd_postproc.fastdeploy import notes
+from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
 from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
 from tools.accept.canned_answers import EXPERTS, as_one_value
@@ -277,7 +279,6 @@ if __name__ == "__main__":
         played, wrong = played + more, wrong | {f"{name}, arrays": said for name, said in of_arrays.items()}
     else:
         played, wrong = play_all(FOLDER, only)
-    from fd_postproc.fastdeploy.api.chunks._chunks import totals
 
-    written, left = totals()
+    written, left = _chunks.written(), notes.noted()
     print("told: " + json.dumps({"played": played, "wrong": wrong, "written": written, "left": left}))

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy import array_readers
-from fd_postproc.fastdeploy.api import detokenising, joined_results, mends
-from fd_postproc.fastdeploy.api.pieces import _joined
+from fd_postproc.fastdeploy.api.text import joined_results, mends, views, ways
+from fd_postproc.fastdeploy.api.text.segments import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.paths import TESTS
@@ -110,7 +110,7 @@ def test_what_a_result_is_cut_into(processor, ids, earlier, finished, pieces):
     processor.tool_parser_dict.clear()
     if earlier:
         processor.process_response_dict_streaming(result(earlier))
-    own = type(processor).process_response_dict_streaming.views_of(processor).pieces
+    own = views.views_of(processor).segments
     status = processor.decode_status.get("a")
     assert own.cut(ids, status, own._is_in_call(status), finished) == pieces
 
@@ -277,7 +277,7 @@ def plain(said):
 def test_joined_results_say_what_they_say_one_by_one(pair, mended, bytes, joins, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_MENDS", str(mended))
     if bytes:
-        monkeypatch.setattr(detokenising, "ways_of", lambda one: detokenising.Ways(one.decode))
+        monkeypatch.setattr(ways, "ways_of", lambda one: ways.Ways(one.decode))
     make = lambda cls: cls(*pair, tokenizer=Bytes() if bytes else None)  # noqa: E731
     own = make(install())
     single = make(install() if mended else Processor)
@@ -327,16 +327,16 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
         connection_manager=SimpleNamespace(pull_ipc_path=path),
         fd_config=SimpleNamespace(speculative_config=config),
     )
-    reason = joined_results.settle(client)
+    reason = joined_results.settle(client, views.why_not_joined)
     assert (reason is None) == takes, reason
     assert array_readers.has_announced(path, array_readers.JOINED) == takes
     assert joined_results.are_expected() == takes
     joined_results.withdraw()
     assert not array_readers.has_announced(path, array_readers.JOINED)
     client.data_processor = Processor(*pair)  # FastDeploy's own
-    assert joined_results.settle(client)
+    assert joined_results.settle(client, views.why_not_joined)
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "0")
-    assert joined_results.settle(client) is None
+    assert joined_results.settle(client, views.why_not_joined) is None
     assert not joined_results.are_expected()
 
 
@@ -358,13 +358,12 @@ class Bytes(restated_parsers.Tokenizer):
         return b"".join(self.texts[one] for one in ids).decode(errors="replace")
 
     def decode_token(self, ids, prefix, read):
-        return detokenising.decode_token(self.decode, ids, prefix, read)
+        return ways.decode_token(self.decode, ids, prefix, read)
 
 
 @pytest.fixture
 def byte_level(monkeypatch):
-    ways = lambda tokenizer: detokenising.Ways(tokenizer.decode)  # noqa: E731
-    monkeypatch.setattr(detokenising, "ways_of", ways)
+    monkeypatch.setattr(ways, "ways_of", lambda tokenizer: ways.Ways(tokenizer.decode))
 
 
 DAY = [100 + byte for byte in "日".encode()]
@@ -386,7 +385,7 @@ def test_text_that_waits_before_a_mark_is_what_it_was(byte_level, counted):
         said = client(outputs_of(install()(Thinks, None, tokenizer=Bytes()), results, "think_start"))
         assert "".join(said[0]) == " thea\ufffd"
         assert said[1] == "".join(WORDS[one - 10] for ids in results[-2:] for one in ids[-1:] if one > 2)[-5:]
-    assert counted == [mends.MARK, mends.MARK, mends.PIECES]  # of the first answer no result is cut
+    assert counted == [mends.MARK, mends.MARK, mends.SEGMENTS]  # of the first answer no result is cut
 
 
 def test_nothing_waits_and_nothing_is_added_before_a_mark(byte_level, counted):
@@ -407,15 +406,15 @@ def byte_fallback():
         _tokenizer, decode = library, library.decode
 
         def decode_token(self, *state):
-            return detokenising.decode_token(library.decode, *state)
+            return ways.decode_token(library.decode, *state)
 
     return library, Layers()
 
 
 def test_a_mended_character_is_counted(byte_fallback, monkeypatch, counted):
     library, layers = byte_fallback
-    ways = detokenising.Ways(library.decode, detokenising._bytes_among_pieces(layers, library))
-    monkeypatch.setattr(detokenising, "ways_of", lambda tokenizer: ways)
+    found = ways.Ways(library.decode, ways._bytes_among_pieces(layers, library))
+    monkeypatch.setattr(ways, "ways_of", lambda tokenizer: found)
     words = library.encode("one two", add_special_tokens=False).ids
     broken = [library.token_to_id(f"<0x{byte:02X}>") for byte in "é".encode() + b"\xff"]
     said = outputs_of(install()(None, None, tokenizer=layers), [broken, *([one] for one in words)], None)
@@ -426,7 +425,7 @@ def test_a_mended_character_is_counted(byte_fallback, monkeypatch, counted):
 def test_bytes_among_pieces_are_read_by_themselves(byte_fallback):
     """The library makes all of a run with a broken byte U+FFFD."""
     library, layers = byte_fallback
-    new_text = detokenising._bytes_among_pieces(layers, library)
+    new_text = ways._bytes_among_pieces(layers, library)
     names = json.loads(METASPACE.read_text())["model"]["vocab"]
     draw = random.Random(48)
     bytes_of = {byte: names[f"<0x{byte:02X}>"] for byte in range(256)}

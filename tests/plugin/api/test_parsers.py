@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import known_parsers as known
-from fd_postproc.fastdeploy.api import parsers
-from fd_postproc.fastdeploy.api.answer_text import AnswerText
-from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
-from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
+from fd_postproc.fastdeploy.api.text import known_parsers as known
+from fd_postproc.fastdeploy.api.text import parsers, views
+from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
+from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
+from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.restated_parsers import (
@@ -34,7 +34,7 @@ NOT_QUICK = "parsers are given the whole answer at each chunk: "
 def no_notes():
     with pytest.MonkeyPatch.context() as patch:
         remember(patch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
-        forget_totals()
+        forget()
         yield
 
 
@@ -49,7 +49,7 @@ def ours():
 
 
 def reasons():
-    return [told for told in totals()[1] if not told.startswith("texts of new tokens")]
+    return [told for told in noted() if not told.startswith("texts of new tokens")]
 
 
 def play(*arguments):
@@ -183,20 +183,20 @@ class OtherCalls(Calls):
 )
 @each("stream", [True, False])
 def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
-    forget_totals()
+    forget()
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
     deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
     assert play(own, deltas, stream) == play(theirs, deltas, stream)
-    assert any(told.startswith(NOT_QUICK) and reason in told for told in totals()[1]), totals()
-    assert not parsers.is_quick(own)
+    assert any(told.startswith(NOT_QUICK) and reason in told for told in noted()), noted()
+    assert views.views_of(own).chunk is own
 
 
 def test_parsers_are_tried_before_the_first_answer(ours, monkeypatch):
     """In a process that serves; another may never have one."""
     monkeypatch.setattr(parsers, "is_serving", lambda: True)
     own = ours()
-    monkeypatch.setattr(parsers, "marks_of", None)
-    assert parsers.is_quick(own)
+    monkeypatch.setattr(views, "marks_of", None)
+    assert views.views_of(own).chunk is not own
     assert play(own, [[10], [11]]) == play(Processor(), [[10], [11]])
 
 
@@ -244,7 +244,7 @@ def test_a_class_with_its_own_ids2tokens_is_given_what_it_says(ours):
     own = type("Own", (ours,), {"ids2tokens": lambda processor, ids, name: ("own", [], "")})()
     own.model_status_dict["a"] = "think_start"
     assert own.process_response_dict_streaming(result([10]))["outputs"]["completion_tokens"] == "own"
-    assert not parsers.is_quick(own)
+    assert views.views_of(own).chunk is own
 
 
 def test_others_who_read_the_state_find_the_text(ours):
@@ -310,7 +310,7 @@ def test_an_output_fallback_that_is_on_is_given_everything(fallback):
             processor.model_status_dict["a"] = "think_start"
             told.append(processor.process_response_dict_streaming(result(ids))["outputs"])
         assert told[0] == told[1]
-    assert parsers.is_quick(own) is (fallback is None)
+    assert (views.views_of(own).chunk is not own) is (fallback is None)
 
 
 def test_planted_differences_are_seen(monkeypatch):
@@ -360,12 +360,12 @@ def test_a_failure_of_ours_is_fastdeploys_method(where, stream, ours, monkeypatc
         raise KeyError("in a test")
 
     if where == "views_of":
-        monkeypatch.setattr(parsers.Processors, "_quick_views", fails)
-        monkeypatch.setattr(parsers, "note", fails)
+        monkeypatch.setattr(views.Processors, "_quick_views", fails)
+        monkeypatch.setattr(views, "note", fails)
     elif where == "add_ids":
-        monkeypatch.setattr(parsers.Excerpt, "add_ids", fails)
+        monkeypatch.setattr(Excerpt, "add_ids", fails)
     else:
-        monkeypatch.setattr(parsers.Pieces, "may_cut", fails)
+        monkeypatch.setattr(views.Segments, "may_cut", fails)
     draw = random.Random(4)
     for number in range(12):
         deltas, state = random_answer(draw), draw.choice(["think_start", "think_end"])

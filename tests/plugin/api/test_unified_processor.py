@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
-from fd_postproc.fastdeploy.api import entry, loading, parsers
-from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
+from fd_postproc.fastdeploy import loading
+from fd_postproc.fastdeploy.api import entry
+from fd_postproc.fastdeploy.api.text import views
+from fd_postproc.fastdeploy.api.text.answers import answers_of
+from fd_postproc.fastdeploy.notes import forget, noted
 from tests.lib.known import remember
 from tests.lib.quiet import imported
 from tests.lib.restated_parsers import Calls, Thinks, play, random_answer
@@ -26,7 +29,7 @@ def processors(monkeypatch):
     monkeypatch.delitem(sys.modules, NAME, raising=False)
     stock = importlib.import_module(NAME).Processor()
     monkeypatch.delitem(sys.modules, NAME)
-    forget_totals()
+    forget()
     entry.register()
     yield stock, importlib.import_module(NAME).Processor()
     sys.modules.pop(NAME, None)
@@ -35,11 +38,11 @@ def processors(monkeypatch):
 @each("stream", [True, False])
 def test_the_api_side_is_active_on_the_unified_processor(stream, processors):
     theirs, own = processors
-    assert parsers.is_quick(own)
-    assert own.ids2tokens.__func__.advance
+    assert views.views_of(own).chunk is not own
+    assert answers_of(own.ids2tokens.__func__)
     draw = random.Random(7942)
     for number in range(20):
         deltas = random_answer(draw)
         assert [*play(own, deltas, stream, str(number))] == [*play(theirs, deltas, stream, str(number))]
     assert own.decode_status == {}
-    assert not [told for told in totals()[1] if "parsers" in told]
+    assert not [told for told in noted() if "parsers" in told]

@@ -13,15 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api import unpacking
-from fd_postproc.fastdeploy.api.chunks._chunks import (
-    LAZY,
-    PackedRows,
-    Unknown,
-    forget_totals,
-    totals,
-    unpack,
-)
-from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
+from fd_postproc.fastdeploy.api.chunks._chunks import LAZY, PackedRows, Unknown, unpack
+from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib.rows import each
 from tests.lib.search import examples
 
@@ -267,9 +260,9 @@ def stand_in():
     ],
 )
 def test_what_is_not_known_msgpack_unpacks(stand_in, packed, reason):
-    forget_totals()
+    forget()
     assert stand_in.unpackb(packed) == msgpack.unpackb(packed)
-    ((told, count),) = totals()[1].items()
+    ((told, count),) = noted().items()
     assert (reason in told, count) == (True, 1)
 
 
@@ -278,13 +271,13 @@ def test_what_is_not_known_msgpack_unpacks(stand_in, packed, reason):
     [b"", b"\xc0\xc0", b"\x92\xc0", b"\x81\x01\x02", b"\xa1\xff", b"\xdd\xff\xff\xff\xff\x01", b"\xc1"],
 )
 def test_what_is_refused_msgpack_refuses(stand_in, packed):
-    forget_totals()
+    forget()
     with pytest.raises(Exception) as expected:
         msgpack.unpackb(packed)
     with pytest.raises(type(expected.value)) as told:
         stand_in.unpackb(packed)
     assert str(told.value) == str(expected.value)
-    assert list(totals()[1].values()) == [1]
+    assert list(noted().values()) == [1]
 
 
 def test_options_and_the_rest_are_msgpacks(stand_in):
