@@ -111,9 +111,3 @@ def test_results_that_are_changed_on_their_way_are_noticed(tamper, name, where):
 
     lines = faults_of(name, Planted)
     assert any(where in line for line in lines), lines
-
-
-@each("name", ["plain_h_none_start", "spec_h_count_7", "spec_topk_h_draft_shorter"])
-def test_the_stock_class_is_not_good_enough(name):
-    stock = imported("fastdeploy.output.token_processor").TokenProcessor
-    assert faults_of(name, stock, "through_tensors")

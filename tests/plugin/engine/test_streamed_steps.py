@@ -24,11 +24,6 @@ def some(every):
     return pytest.mark.parametrize("every", [every, pytest.param(1, marks=pytest.mark.nightly)])
 
 
-def test_all_traces_are_there(replay):
-    assert len(replay.traces()) == 102
-    assert sum("after" in event for trace in replay.traces().values() for event in trace.events) == 523
-
-
 @some(24)
 def test_the_doubles_own_class_does_what_fastdeploys_did(replay, every):
     found = {}

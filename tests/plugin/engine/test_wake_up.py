@@ -1,13 +1,11 @@
 """FastDeploy's sender waits in the scheduler until results are put; nothing else about it changes."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
-from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 double = Double()
@@ -91,14 +89,3 @@ def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(started, f
     rig = started("topk", prepare=lambda rig: setattr(rig.processor, "cached_generated_tokens", Odd()))
     assert rig.processor.worker.is_alive()
     assert fallbacks("wake-up") == before + 1
-
-
-def test_a_stopped_engine_ends_soon(engine, wake_up):
-    """Its sender may be in the middle of the long wait."""
-    engine.scheduler.wait_response_timeout = wake_up.LONGEST_WAIT_S
-    engine.running = True
-    engine.sender = threading.Thread(target=engine._zmq_send_generated_tokens, daemon=True)
-    engine.sender.start()
-    until(lambda: engine.scheduler.responses_not_empty._waiters)
-    engine.stop()  # joins it: with a wait without an end it would hang
-    assert not engine.sender.is_alive()
