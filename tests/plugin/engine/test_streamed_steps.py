@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.lib.plugged import plugin_class, stock_class
+from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
-from tests.lib.step_replay.compare import differences
 
 pytestmark = pytest.mark.framework
 
@@ -22,17 +21,6 @@ def names(replay, every):
 def some(every):
     """Every so-manieth trace in the suite, all of them nightly."""
     return pytest.mark.parametrize("every", [every, pytest.param(1, marks=pytest.mark.nightly)])
-
-
-@some(24)
-def test_the_doubles_own_class_does_what_fastdeploys_did(replay, every):
-    found = {}
-    for name, trace in [*replay.traces().items()][::every]:
-        with replay.StreamReplay(trace, stock_class(), replay.through_loop) as replayed:
-            options = {"ignore": ("op", "error_logs"), "sum_tolerance": 1e-9}
-            lines = [differences(step.expected, step.actual, **options) for step in replayed.steps()]
-            found[name] = [*filter(None, lines), *differences(*replayed.end(), sum_tolerance=1e-9)]
-    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 @some(8)
