@@ -15,7 +15,7 @@ from tests.lib.paths import TESTS
 from tests.lib.step_replay.compare import differences
 from tests.lib.step_replay.replay import Replay
 from tests.lib.step_replay.traces import Trace, trace_names
-from tools.accept.classes import contract_gap, first_difference_in, prepared
+from tools.accept.classes import first_difference_in, prepared
 from tools.accept.steps import SCRIPTS
 
 
@@ -29,14 +29,13 @@ def engine():
 
         service = common_engine.EngineService(config.FDConfig(), fakes.ResourceManager(4))
     processor = service.token_processor
-    active = type(processor) is not module.TokenProcessor
-    paths = paths_of(processor) if active else {}
     processor._finalizer()
+    active = type(processor) is not module.TokenProcessor
     return {
         "active": active,
         "log": [record for record in records if "fd_postproc" in record[1] and "engine side" in record[1]],
         "stderr": told.getvalue(),
-        "paths": paths,
+        "paths": paths_of(processor) if active else {},
     }
 
 
@@ -61,7 +60,4 @@ def recorded(folder):
 
 def show():
     told = {"recorded": recorded(TESTS / "golden_steps" / os.environ["FD_POSTPROC_DOUBLE"])}
-    told["engine"] = engine()
-    if contract_gap(module) is None:
-        told["scripts"] = scripts()
-    print(json.dumps(told))
+    print(json.dumps(told | {"engine": engine(), "scripts": scripts()}))

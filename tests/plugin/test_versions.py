@@ -1,6 +1,6 @@
-"""The plug-in on the double of every recorded version: active, or aside with a reason in words.
+"""The plug-in on the double of every version that it serves, each in a process of its own.
 
-Each in a process of its own.  What the version did with recorded steps, its double does.
+What the version did with recorded steps, its double does.
 """
 
 import os
@@ -12,12 +12,6 @@ from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
-SERVED = ("26", "25", "dev", "develop")
-ASIDE = {
-    "24": "RequestMetrics has no record_recv_token; served are FastDeploy 2.5 and newer",
-    "jan": "TokenProcessor._cache_output has new code in line",
-}
-
 
 def report(version):
     # Metrics in files would be another version's.
@@ -27,7 +21,7 @@ def report(version):
     return with_paddle("from tests.lib import version_report; version_report.show()", environment)
 
 
-@each("version", SERVED)
+@each("version", ["26", "25", "dev", "develop"])
 def test_active(version):
     told = report(version)
     assert told["engine"]["active"], told["engine"]["log"]
@@ -37,17 +31,4 @@ def test_active(version):
     assert {name for name, taken in told["engine"]["paths"].items() if not taken} == set()
     assert {name: difference for name, difference in told["scripts"].items() if difference} == {}
     assert len(told["scripts"]) > 10
-    assert told["recorded"] == {}
-
-
-@each("version", ASIDE)
-def test_aside_with_a_reason_in_words(version):
-    told = report(version)
-    assert not told["engine"]["active"]
-    ((level, line),) = told["engine"]["log"]
-    assert level == "WARNING"
-    assert "engine side falls back" in line
-    assert ASIDE[version] in line
-    assert "cannot tell" not in line
-    assert ASIDE[version] in told["engine"]["stderr"]
     assert told["recorded"] == {}
