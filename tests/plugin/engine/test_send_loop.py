@@ -419,16 +419,6 @@ def test_one_of_another_meaning_is_left_alone(name, old, new, plan, loop):
     assert not sends(plan, name, old, new)
 
 
-def test_the_trial_leaves_no_trace(plan):
-    modules = double.inter_communicator__zmq_server, double.engine__common_engine
-    classes = modules[0].ZmqServerBase, modules[1].EngineService
-    before = [dict(vars(one)) for one in (*modules, *classes)]
-    with mock.patch.object(modules[0].llm_logger, "handle") as handle:
-        assert sends(plan)
-    handle.assert_not_called()
-    assert [dict(vars(one)) for one in (*modules, *classes)] == before
-
-
 # ---- in the engine ---------------------------------------------------------------------------------
 
 

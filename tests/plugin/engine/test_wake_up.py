@@ -24,26 +24,18 @@ def scheduler():
     return made
 
 
-def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
+def test_the_wait_is_long_and_given_back_unless_another_one_is_there(scheduler, wake_up):
     one = wake_up.WakeUp(scheduler)
     assert "0.5 s instead of 0.001 s" in one.begin()
     assert scheduler.wait_response_timeout == wake_up.LONGEST_WAIT_S
     assert one.begin() == ""  # again: nothing to do
-    one.end()
-    assert scheduler.wait_response_timeout == STOCK
-    one.end()
-    assert scheduler.wait_response_timeout == STOCK
-
-
-def test_a_longer_one_and_one_that_somebody_has_changed_meanwhile_stay(scheduler, wake_up):
-    one = wake_up.WakeUp(scheduler)
+    for _ in range(2):
+        one.end()
+        assert scheduler.wait_response_timeout == STOCK
     assert one.begin()
-    scheduler.wait_response_timeout = 7.0
+    scheduler.wait_response_timeout = 7.0  # by somebody else
     one.end()
-    assert scheduler.wait_response_timeout == 7.0
-    one = wake_up.WakeUp(scheduler)
-    assert one.begin() == ""
-    one.end()
+    assert wake_up.WakeUp(scheduler).begin() == ""
     assert scheduler.wait_response_timeout == 7.0
 
 
