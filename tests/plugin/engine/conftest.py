@@ -1,7 +1,6 @@
-"""Token threads that run, what FastDeploy's log is told, and the table of its classes."""
+"""Token threads that run, and the table of FastDeploy's classes."""
 
 import contextlib
-import logging
 import os
 from types import SimpleNamespace
 from unittest import mock
@@ -47,13 +46,6 @@ def started(ops_queue):
 
     yield start
     close()
-
-
-@pytest.fixture
-def log(caplog):
-    """Records of all loggers, from INFO on."""
-    caplog.set_level(logging.INFO)
-    return caplog
 
 
 @pytest.fixture
