@@ -66,7 +66,7 @@ def _payload(channel, patience):
 
 
 def receive(channel, patience=10):
-    """One step as FastDeploy's engine gets it; it passes over what begins with the word of a compact frame."""
+    """One step as FastDeploy's engine gets it, which passes over compact frames by their first word."""
     while True:
         payload = _payload(channel, patience)
         if payload[:4] != NOTHING_CAME:
