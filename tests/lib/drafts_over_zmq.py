@@ -15,8 +15,6 @@ from fd_postproc.fastdeploy.worker.streams import numbering
 from tests.reference import ReferenceStep, encode_frame
 from tools.accept import classes as compatibility
 from tools.accept import steps as canned
-from tools.accept.features import Facts
-from tools.accept.sandbox import Sandbox
 
 module = importlib.import_module("fastdeploy.output.token_processor")
 zmq = importlib.import_module("zmq")
@@ -26,32 +24,31 @@ server = messages.ZmqIpcServer(name=name, mode=zmq.PULL)
 client = messages.ZmqIpcClient(name=name, mode=zmq.PUSH)
 client.connect()
 
-box = Sandbox(module)
-facts = Facts.of(module, box)
 through = []
 
 
-class OverSocket(make_class(box.module)):
-    """Takes what is in its tensors from the socket instead."""
+def over_socket(real):
+    class OverSocket(make_class(real)):
+        """Takes what is in its tensors from the socket instead."""
 
-    def _process_batch_output(self):
-        tensors = [self.output_tokens]
-        if self.use_logprobs:
-            tensors += [self.output_scores, self.output_ranks]
-        step = step_from_tensors(self.channel, *tensors, layout=self.layout)
-        sender, number = numbering.next()
-        client.send_pyobj(encode_frame(ReferenceStep.from_step(step), sender=sender, seq=number))
-        box.switches["FD_USE_GET_SAVE_OUTPUT_V1"] = True
-        self.zmq_server = server
-        lost = self.counters.lost_steps, self.counters.malformed
-        self.parts.loop.round(self.parts.socket, self.parts.streamed, self.counters.stages)
-        assert lost == (self.counters.lost_steps, self.counters.malformed)
-        through.append(number)
+        def _process_batch_output(self):
+            tensors = [self.output_tokens]
+            if self.use_logprobs:
+                tensors += [self.output_scores, self.output_ranks]
+            step = step_from_tensors(self.channel, *tensors, layout=self.layout)
+            sender, number = numbering.next()
+            client.send_pyobj(encode_frame(ReferenceStep.from_step(step), sender=sender, seq=number))
+            pair[0].box.switches["FD_USE_GET_SAVE_OUTPUT_V1"] = True
+            self.zmq_server = server
+            lost = self.counters.lost_steps, self.counters.malformed
+            self.parts.loop.round(self.parts.socket, self.parts.streamed, self.counters.stages)
+            assert lost == (self.counters.lost_steps, self.counters.malformed)
+            through.append(number)
+
+    return OverSocket
 
 
-for trait, value in facts.traits.items():
-    setattr(OverSocket, trait, value)
-pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(box, OverSocket)
+pair, facts = compatibility.prepared(module, over_socket)
 scripts = [one for one in canned.SCRIPTS if one.channel.startswith("spec") and not one.masks]
 found = None
 for script in scripts:

@@ -73,23 +73,18 @@ def checking(cls, packed):
 def main(count):
     import importlib
 
-    import random_trials
-
     from fd_postproc.fastdeploy.engine.processor_class import make_class
-    from tools.accept.features import ABORT_SETS, Facts
-    from tools.accept.sandbox import Sandbox
+    from tools.accept.classes import prepared
+    from tools.accept.features import ABORT_SETS
+    from tools.accept.random_steps import script as random_script
     from tools.accept.steps import SCRIPTS
     from tools.accept.trial import Trial
 
     module = importlib.import_module("fastdeploy.output.token_processor")
     server = importlib.import_module("fastdeploy.inter_communicator.zmq_server")
-    box = Sandbox(module)
-    facts = Facts.of(module, box)
     packed = Packed(getattr(server, "_msgpack_default", None))
-    cls = checking(make_class(box.module), packed)
-    for name, value in facts.traits.items():
-        setattr(cls, name, value)
-    for script in (*SCRIPTS, *(random_trials.script(number, facts) for number in range(count))):
+    (_, (box, cls)), facts = prepared(module, lambda real: checking(make_class(real), packed))
+    for script in (*SCRIPTS, *(random_script(number, facts) for number in range(count))):
         script = facts.applies(script)
         Trial(box, cls, script, facts.abort_set or ABORT_SETS[0], facts.packed(script.channel)).run()
         if packed.difference:

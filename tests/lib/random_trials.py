@@ -11,24 +11,15 @@ import json
 import sys
 import time
 
-from fd_postproc.fastdeploy.engine.processor_class import make_class
 from tools.accept import classes as compatibility
-from tools.accept.features import Facts
 from tools.accept.random_steps import script
-from tools.accept.sandbox import Sandbox
 
 
 def main(seed, wanted):
     time.time = lambda: 1_800_000_000.0  # the same for both classes: sums of many stamps are compared
     importlib.import_module("tools.accept.trial")._BETWEEN_STEPS = 0.0
-    module = importlib.import_module("fastdeploy.output.token_processor")
-    box = Sandbox(module)
-    facts = Facts.of(module, box)
-    cls = make_class(module)
-    for name, value in facts.traits.items():
-        setattr(cls, name, value)
-    pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(box, cls)
-    counted = _count_results(box)
+    pair, facts = compatibility.prepared(importlib.import_module("fastdeploy.output.token_processor"))
+    counted = _count_results(pair[0].cls)
     told = {"scripts": 0, "refused_by_stock": [], "difference": None, "by": {}}
     number = seed
     while counted[0] < wanted and told["difference"] is None:
@@ -49,9 +40,9 @@ def main(seed, wanted):
     print("\ntold: " + json.dumps(told))
 
 
-def _count_results(box):
+def _count_results(stock):
     """Results that FastDeploy's own class has put; of these, those with masks, and those with experts."""
-    counted, stock = [0, 0, 0], box.module.TokenProcessor
+    counted = [0, 0, 0]
     trial = importlib.import_module("tools.accept.trial").Trial
     run = trial.run
 

@@ -1,13 +1,12 @@
 """Replays the traces of `golden_streams`: steps that come as pickled objects (FD_USE_GET_SAVE_OUTPUT_V1)."""
 
+import contextlib
 import copy
 import dataclasses
 import gzip
 import json
-import logging
 import lzma
 import os
-import traceback
 from functools import cache
 from types import SimpleNamespace
 from unittest import mock
@@ -29,7 +28,7 @@ from tests.lib.step_replay.traces import Trace
 
 FILE = TESTS / "golden_streams" / "traces.jsonl.xz"
 OUTCOMES = FILE.with_name("outcomes.gz")
-# The receive loop's and the log's doings, which are ours.
+# The receive loop's and the log's doings, which are ours, and not recorded.
 OURS = ("op", "raised", "swallowed", "health", "transfer_polls", "error_logs", "loop_died")
 # FastDeploy's class refuses it; what ours gets then are no objects: test_streamed_drafts.py.
 SPECULATIVE = "v1_h_speculative"
@@ -121,7 +120,7 @@ def message(data):
 
 
 class EndOfScript(BaseException):
-    """No more messages; some versions' loops go on after any Exception, forever."""
+    """No more messages."""
 
 
 class Socket:
@@ -140,9 +139,6 @@ class Socket:
         if isinstance(told, Exception):
             raise told
         return told
-
-    def recv_pyobj(self):
-        return Pickler.loads(self.recv())["data"]
 
     def poll(self, patience):
         return bool(self.waiting)
@@ -187,14 +183,6 @@ def plain(value):
     return value.tolist() if isinstance(value, paddle.Tensor) else value
 
 
-class Queue(fakes.EngineWorkerQueue):
-    polls = 0
-
-    def get_finished_req(self):
-        self.polls += 1
-        return super().get_finished_req()
-
-
 class Manager(fakes.ResourceManager):
     """With a cache manager that writes into a storage."""
 
@@ -212,52 +200,27 @@ class Manager(fakes.ResourceManager):
 class StreamRecorder(Recorder):
     def begin(self):
         super().begin()
-        self.replay.transfers.polls = 0
         self.replay.benchmark.clear()
 
     def after(self):
-        replayed = self.replay
-        with mock.patch.dict(replayed.trace.mode, use_sampling_mask=False):
+        with mock.patch.dict(self.replay.trace.mode, use_sampling_mask=False):
             record = super().after()
-        for name, value in (
-            ("swallowed", replayed.swallowed),
-            ("transfer_polls", replayed.transfers.polls),
-            ("benchmark", replayed.benchmark),
-            ("loop_died", replayed.died),
-        ):
-            if value:
-                record[name] = copy.deepcopy(value)
+        if self.replay.benchmark:
+            record["benchmark"] = copy.deepcopy(self.replay.benchmark)
         record.pop("spec_tables", None)
         return record
 
 
-def through_loop(replayed, event):
-    """FastDeploy's own loop; `run` is called anew for each message, so only the first can end the thread."""
-    server = replayed.processor.zmq_server
-    if "receive_error" in event:
-        server.waiting.append({"OSError": OSError}[event["receive_error"]]("a test"))
-    elif "start" not in event:
-        server.waiting.append(message(payload(event, replayed.builder)))
-    if (
-        "receive_error" in event and replayed.received
-    ):  # the loop's variable has a value from its first message on
-        server.waiting.insert(0, message([]))
-    try:
-        replayed.processor.process_sampling_results_use_zmq()
-    except EndOfScript:
-        replayed.received = True
-    except Exception as error:
-        replayed.died = type(error).__name__
-    if "receive_error" in event:
-        replayed.scheduler.put.clear()
-
-
 def one_message(replayed, event):
-    """A message to our class, as its loop takes it in."""
-    if "receive_error" in event or "start" in event:
-        through_loop(replayed, event)
-    else:
-        take(replayed.processor, message(payload(event, replayed.builder)))
+    """A message to our class, as its loop takes it in; or what its loop does without one."""
+    processor = replayed.processor
+    if "receive_error" in event:
+        processor.zmq_server.waiting.append({"OSError": OSError}[event["receive_error"]]("a test"))
+    elif "start" not in event:
+        take(processor, message(payload(event, replayed.builder)))
+        return
+    with contextlib.suppress(EndOfScript):
+        processor.process_sampling_results_use_zmq()
 
 
 class StreamReplay(replay.Replay):
@@ -269,11 +232,9 @@ class StreamReplay(replay.Replay):
         The worker's builder.
     """
 
-    def __init__(self, trace, cls, deliver=through_loop, builder=build):
+    def __init__(self, trace, cls, deliver=one_message, builder=build):
         super().__init__(trace, cls, deliver)
-        self.builder = builder
-        self.received = False
-        self.swallowed, self.died, self.benchmark = [], None, []
+        self.builder, self.benchmark = builder, []
 
     def __enter__(self):
         environment = {
@@ -286,8 +247,7 @@ class StreamReplay(replay.Replay):
     def _build(self):
         os.environ.update(self._environment)  # what `Replay` has patched, and restores
         mode = self.trace.mode
-        stand_ins = {"ResourceManager": Manager, "Scheduler": Scheduler, "EngineWorkerQueue": Queue}
-        stand_ins["SplitConnector"] = SplitConnector
+        stand_ins = {"ResourceManager": Manager, "Scheduler": Scheduler, "SplitConnector": SplitConnector}
         with (
             mock.patch.multiple(replay.fakes, **stand_ins),
             mock.patch.dict(mode, use_sampling_mask=False),
@@ -306,7 +266,6 @@ class StreamReplay(replay.Replay):
         self.recorder = StreamRecorder(self)
 
     def _step(self, event):
-        self.swallowed, self.died = [], None
         self.manager.settle()
         return super()._step(event)
 
@@ -321,14 +280,6 @@ class StreamReplay(replay.Replay):
                 self.manager.to_be_rescheduled_request_id_set.add(name)
             else:
                 super()._apply(event)
-
-    def _note(self, error, record):
-        if record.levelno == logging.WARNING:
-            self.swallowed.append(type(error).__name__)
-        elif self.raised is None:
-            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-            where = "postprocess:" if frames[:1] == ["postprocess"] else ""
-            self.raised = where + type(error).__name__
 
 
 # ---- what FastDeploy loses -----------------------------------------------------------------------------

@@ -34,9 +34,6 @@ class FinishMixin(State):
         task.last_token_time = current_time
         metrics.generation_tokens_total.inc(len(token_ids))
 
-    def _observe_ratio(self, ratio: float) -> None:
-        self.fd.main_process_metrics.request_token_ratio.observe(ratio)
-
     def _note_gap(self, task: Any, gap: float) -> None:
         """For the benchmark logger."""
 
@@ -105,7 +102,7 @@ class FinishMixin(State):
             f"{elapsed:.2f} s in all, prefill {kind.prefill}, recovery {kind.recovery}, "
             f"preempted {getattr(stamps, 'preempted_count', 0)} times"
         )
-        self._observe_ratio(ratio)
+        fd.main_process_metrics.request_token_ratio.observe(ratio)
         fd.llm_logger.info(f"{self.resource_manager.info()}")
         if self.cfg.speculative_config.method:
             self._compute_speculative_status(result)
@@ -118,13 +115,10 @@ class FinishMixin(State):
             and caching.enable_prefix_caching
             and caching.enable_output_caching
         ):
-            self._cache_output(task)
+            self.resource_manager.cache_output_tokens(task)
         self._hand_over_routing(name, task, result, kind.prefill)
         self._recycle_resources(name, slot, task, result, kind.prefill)
         fd.llm_logger.info(f"request {name}: recycled")
-
-    def _cache_output(self, task: Any) -> None:
-        self.resource_manager.cache_output_tokens(task)
 
     def _hand_over_routing(self, task_id: str, task: Any, result: Any, is_prefill: bool) -> None:
         """Expert routing of a request whose blocks are about to be freed."""

@@ -6,7 +6,10 @@ Health stamps belong to the receive loop and are left alone.
 import os
 import pickle
 
+import sysv_ipc
+
 import fd_postproc as fp
+from fd_postproc import queues
 from tests.lib.plugged import take
 from tests.lib.step_replay.tensors import fill
 from tests.lib.step_replay.traces import payload
@@ -41,6 +44,15 @@ def through_bytes(replay, event):
         replay.processor.parts.steps.process(step)
     except Exception as error:
         replay.raised = type(error).__name__
+    return event.get("op")
+
+
+def through_queue(replay, event):
+    """The message through a System V queue, in a round of the receive loop."""
+    if "message" in event:
+        parts, key = replay.processor.parts, queues.locate(replay.trace.mode["channel"])
+        sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREAT, max_message_size=1 << 20).send(payload(event))
+        parts.loop.round(parts.queue, parts.steps, parts.journal.counters.stages)
     return event.get("op")
 
 

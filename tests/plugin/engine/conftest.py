@@ -1,9 +1,7 @@
-"""Token threads that run, what FastDeploy's log is told, and the table of its classes."""
+"""Token threads that run, and the table of FastDeploy's classes."""
 
 import contextlib
-import logging
 import os
-import time
 from types import SimpleNamespace
 from unittest import mock
 
@@ -51,13 +49,6 @@ def started(ops_queue):
 
 
 @pytest.fixture
-def log(caplog):
-    """Records of all loggers, from INFO on."""
-    caplog.set_level(logging.INFO)
-    return caplog
-
-
-@pytest.fixture
 def engine():
     """FastDeploy's engine with its own token processor and the server that sends results."""
     service, sockets = imported("fastdeploy.engine.common_engine"), imported("fastdeploy.inter_communicator")
@@ -96,51 +87,36 @@ class SocketServer:
         self.context.term()
 
 
-def begun(name, slot):
-    """A request whose prefill is over."""
-    module, now = imported("fastdeploy.engine.request"), time.time()
-    stamps = ("arrival_time", "inference_start_time", "preprocess_start_time", "preprocess_end_time")
-    metrics = module.RequestMetrics(**dict.fromkeys(stamps, now))
-    task = module.Request(request_id=name, eos_token_ids=[2], prompt_token_ids_len=3, metrics=metrics)
-    task.output_token_ids, task.block_tables, task.num_cached_tokens, task.idx = [], [], 0, slot
-    return task
-
-
 @pytest.fixture
 def receiving(monkeypatch, tmp_path, ops_queue):
-    """A function that starts a processor with requests, which receives from a real socket.
+    """A function that starts a processor with requests "r0", "r1", ..., which receives from a real socket.
 
     It returns ``processor``, ``send`` (bytes), ``put`` (results by step), ``peer`` (what workers are told).
     """
     import zmq
 
     monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
-    cfg = imported("fastdeploy.config").FDConfig()
-    scheduler, manager, made = fakes.Scheduler(), fakes.ResourceManager(8), []
+    made = []
 
-    def start(slots, prepare):
-        prepare(cfg)
-        processor = plugin_class()(cfg, scheduler, fakes.EngineWorkerQueue(), fakes.SplitConnector())
+    def start(channel, slots, **mode):
+        rig = Rig(channel, [f"r{slot}" for slot in range(slots)], **mode)
+        processor, server = rig.processor, SocketServer(tmp_path / "steps")
         assert type(processor).__module__.startswith("fd_postproc")
-        processor.zmq_server = SocketServer(tmp_path / "steps")
-        processor.set_resource_manager(manager)
-        for slot in range(slots):
-            manager.insert(begun(f"r{slot}", slot), slot)
+        processor.zmq_server = server
+        scheduler = processor.cached_generated_tokens = fakes.Scheduler()
         sender = zmq.Context.instance().socket(zmq.PUSH)
         sender.setsockopt(zmq.LINGER, 0)
-        sender.connect(processor.zmq_server.address)
-        made.append((processor, processor.zmq_server, sender))
+        sender.connect(server.address)
+        made.append((rig, server, sender))
         peer = os.environ.get("FD_POSTPROC_PEER", "")
         processor.run()
         return SimpleNamespace(processor=processor, send=sender.send, put=scheduler.put, peer=peer)
 
     yield start
-    for processor, server, sender in made:
-        processor.stop(60)
+    for rig, server, sender in made:
+        rig.close()
         sender.close()
-        assert not processor.worker.is_alive()
         assert server.closed
-        processor._finalizer()
 
 
 @pytest.fixture

@@ -33,14 +33,6 @@ class Push:
         self.linger = linger
 
 
-class Manager:
-    def __init__(self):
-        self.requests, self.aborted = {}, []
-
-    def add_abort_req_ids(self, names):
-        self.aborted += names
-
-
 @pytest.fixture
 def scene(tmp_path):
     """An engine, its clock, and functions that start an API process with requests, and look."""
@@ -50,7 +42,8 @@ def scene(tmp_path):
         worker_push_sockets={}, worker_push_addresses={}, worker_push_lock=threading.Lock(),
         response_token_lock=threading.Lock(),
     )  # fmt: skip
-    made.manager, made.scheduler = Manager(), SimpleNamespace(requests={})
+    made.manager, made.scheduler = SimpleNamespace(requests={}, aborted=[]), SimpleNamespace(requests={})
+    made.manager.add_abort_req_ids = made.manager.aborted.extend
     made.engine = SimpleNamespace(
         request_worker_map={}, send_response_server=made.server, resource_manager=made.manager,
         scheduler=made.scheduler, llm_logger=SimpleNamespace(error=made.log.append),

@@ -59,25 +59,6 @@ def test_tables_of_another_class_are_fastdeploys_alone(plan, scheduler, table):
     assert handover_in(scheduler, plan) is None
 
 
-def test_a_result_lies_there_as_its_own_response(plan, scheduler):
-    made = results(plan, "a")
-    assert handover_in(scheduler, plan).put(made)
-    (response,) = scheduler.responses["a"]
-    assert response is response.raw is made[0]
-    assert "raw" not in vars(response)
-    assert scheduler.get_results() == {"a": made}
-
-
-def test_fastdeploys_own_results_come_out_beside_ours(plan, scheduler):
-    made, handover = results(plan, "a", "b"), handover_in(scheduler, plan)
-    theirs = plan.fd.RequestOutput("a", finished=True, error_code=500)
-    assert handover.put(made)
-    scheduler.put_results([theirs])
-    assert handover.take() == {"a": [made[0], theirs], "b": [made[1]]}
-    assert list(scheduler.requests) == ["b", "c"]
-    assert nothing_touched(scheduler)
-
-
 class CountedCondition(threading.Condition):
     waits = 0
 

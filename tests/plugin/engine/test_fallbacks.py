@@ -1,14 +1,13 @@
 """What of our delivery raises falls back to FastDeploy's own: nothing is lost, nothing comes twice."""
 
-import queue
 import threading
 from collections import UserList
 
-import msgpack
 import pytest
 
 from fd_postproc.fastdeploy.engine.health.outflow import Outflow, Outlet
 from fd_postproc.fastdeploy.fallback import MOST_IN_A_ROW, Guard
+from tests.lib.plugged import new_result, sent_by
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
 from tests.lib.waiting import until
@@ -47,26 +46,13 @@ def delivery(plan, engine):
     made.end()
 
 
-def result(plan, name, token=5, **values):
-    made = plan.new_result(0, 1, name, 3, None)
-    made.outputs.token_ids = [token]
-    for key, value in values.items():
-        setattr(made, key, value)
-    return made
-
-
 def sent(engine):
     """Tokens by request, as they came."""
     got = {}
-    while True:
-        try:
-            packed = engine.send_response_server.socket.queue.get(block=False)
-        except queue.Empty:
-            return got
-        for results in msgpack.unpackb(packed):
-            for one in results:
-                tokens = one["outputs"]["token_ids"] if one["outputs"] else one["error_code"]
-                got.setdefault(one["request_id"], []).append(tokens)
+    for one in (one for message in sent_by(engine) for results in message for one in results):
+        tokens = one["outputs"]["token_ids"] if one["outputs"] else one["error_code"]
+        got.setdefault(one["request_id"], []).append(tokens)
+    return got
 
 
 @pytest.mark.parametrize("times", [1, 100])
@@ -74,7 +60,7 @@ def test_a_put_that_raises_is_the_schedulers(times, plan, delivery, engine, monk
     before, module = fallbacks("delivery"), imported(DELIVERY)
     monkeypatch.setattr(module, "handover_in", Failing(module.handover_in, times))
     for token in range(6):
-        delivery.put(engine.scheduler, [result(plan, "a", token), result(plan, "b", token)])
+        delivery.put(engine.scheduler, [new_result(plan, "a", [token]), new_result(plan, "b", [token])])
     assert (delivery.puts, delivery.unput) == (6, 0)
     assert fallbacks("delivery") - before == min(times, MOST_IN_A_ROW)
     assert delivery.putting.is_on is (times < MOST_IN_A_ROW)
@@ -103,7 +89,7 @@ def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan
     if interval:
         delivery.handover_in(scheduler).take()
     scheduler.responses["b"] = RaisesOnce()
-    step = [result(plan, name, finished=name == "c") for name in "abcd"]
+    step = [new_result(plan, name, finished=name == "c") for name in "abcd"]
     delivery.put(scheduler, step)
     assert delivery.puts == 1
     assert [one for some in scheduler.batch_responses_per_step for one in some] == step
@@ -141,9 +127,9 @@ def test_a_take_that_raises_leaves_all_to_the_scheduler(plan, delivery, engine):
                 raise Planted("in a test")
             return True
 
-    delivery.put(scheduler, [result(plan, "a")])
+    delivery.put(scheduler, [new_result(plan, "a")])
     scheduler.responses["b"] = [Once(other)]
-    delivery.put(scheduler, [result(plan, "a", 6, finished=True)])
+    delivery.put(scheduler, [new_result(plan, "a", [6], finished=True)])
     delivery.round(engine)
     assert sent(engine) == {"a": [[5], [6]], "b": [500]}
     assert delivery.taking.in_a_row == 1
@@ -186,12 +172,12 @@ def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch, f
         for token in range(8):
             engine.scheduler.put_results(
                 [
-                    *(result(plan, name, token) for name in "ab"),
+                    *(new_result(plan, name, [token]) for name in "ab"),
                     *([plan.fd.RequestOutput("c", error_code=500)] if token == 0 else ()),
                 ]
             )
             until(lambda count=token + 1: all_came([count, count, 1]))
-        engine.scheduler.put_results([result(plan, "a", 9, finished=True)])
+        engine.scheduler.put_results([new_result(plan, "a", [9], finished=True)])
         until(lambda: all_came([9, 8, 1]))
         assert sender.is_alive()
     finally:
@@ -209,7 +195,7 @@ def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch, f
 def test_an_ended_request_is_sent_although_it_cannot_be_sorted(plan, delivery, engine, monkeypatch):
     module = imported("fd_postproc.fastdeploy.engine.delivery.sending")
     monkeypatch.setattr(module, "by_process", Failing(None, 100))
-    delivery.put(engine.scheduler, [result(plan, "a", 7, finished=True), result(plan, "b")])
+    delivery.put(engine.scheduler, [new_result(plan, "a", [7], finished=True), new_result(plan, "b")])
     with pytest.raises(Planted):
         delivery.round(engine)
     assert sent(engine) == {"a": [[7]]}

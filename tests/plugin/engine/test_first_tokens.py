@@ -126,13 +126,16 @@ while True:
 
 
 @contextlib.contextmanager
-def prefill_node(*arguments):
-    """A process that listens as a prefill node's connector does: the process and its address."""
+def prefill_node(nodes=None, heir="alone"):
+    """A process that listens as a prefill node's connector does, once `nodes` see it; its address."""
     with subprocess.Popen(
-        python(PREFILL, *arguments), stdout=subprocess.PIPE, text=True, start_new_session=True
+        python(PREFILL, heir), stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as node:
         try:
-            yield node, ("127.0.0.1", int(node.stdout.readline()))
+            address = ("127.0.0.1", int(node.stdout.readline()))
+            if nodes is not None:
+                until(lambda: is_up(nodes, address))
+            yield node, address
         finally:
             os.killpg(node.pid, signal.SIGKILL)
 
@@ -157,8 +160,7 @@ def is_up(nodes, address):
 
 @pytest.mark.parametrize("heir", ["heir", "alone"])
 def test_a_killed_engine_is_dead_also_while_its_children_have_the_port(nodes, heir):
-    with prefill_node(heir) as (node, address):
-        until(lambda: is_up(nodes, address))
+    with prefill_node(nodes, heir) as (node, address):
         node.kill()
         until(lambda: not is_up(nodes, address))
         assert nodes.dead([address], 1.0) == set()
@@ -171,8 +173,7 @@ def test_a_killed_engine_is_dead_also_while_its_children_have_the_port(nodes, he
 
 def test_a_killed_engine_whose_children_have_the_connection(nodes):
     """It forked them after it had been connected to, as one that is restarted does."""
-    with prefill_node("alone") as (node, address):
-        until(lambda: is_up(nodes, address))
+    with prefill_node(nodes) as (node, address):
         node.send_signal(signal.SIGUSR2)
         assert node.stdout.readline() == "forked\n"
         first = nodes._connections[address]
@@ -197,16 +198,15 @@ def test_a_request_whose_transfer_failed_does_not_wait(rig):
 
 
 def test_a_stopped_engine_is_not_dead(nodes):
-    with prefill_node("alone") as (node, address):
-        until(lambda: is_up(nodes, address))
+    with prefill_node(nodes) as (node, address):
         os.kill(node.pid, signal.SIGSTOP)
         assert not any(nodes.dead([address], float(second)) for second in range(0, 120, 10))
         os.kill(node.pid, signal.SIGCONT)
 
 
 def test_one_that_is_there_again_is_not_dead(nodes):
-    with prefill_node("alone") as (_, address):
-        until(lambda: is_up(nodes, address))
+    with prefill_node(nodes) as (_, address):
+        pass
     until(lambda: not is_up(nodes, address))
     anew = PREFILL.replace('bind_to_random_port("tcp://127.0.0.1")', f'bind("tcp://127.0.0.1:{address[1]}")')
     with subprocess.Popen(python(anew, "alone"), stdout=subprocess.PIPE) as node:
@@ -242,7 +242,7 @@ def test_one_that_died_before_it_was_named(nodes, monkeypatch):
 
 def test_one_that_was_stopped_when_it_was_named(nodes, monkeypatch):
     monkeypatch.setattr(first_tokens, "GREET_S", 0.2)
-    with prefill_node("alone") as (node, address):
+    with prefill_node() as (node, address):
         os.kill(node.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, node.pid, os.WSTOPPED)  # until then it may greet yet
         until(lambda: was_closed(nodes, address))
@@ -254,8 +254,7 @@ def test_one_that_was_stopped_when_it_was_named(nodes, monkeypatch):
 
 @pytest.mark.parametrize("nodes", [1.0], indirect=True)
 def test_a_host_that_vanishes_is_dead_after_the_limit(nodes):
-    with prefill_node("alone") as (node, address):
-        until(lambda: is_up(nodes, address))
+    with prefill_node(nodes) as (node, address):
         vanish(node)
         until(lambda: was_closed(nodes, address))
         assert nodes.dead([address], 1.0) == set()
@@ -264,7 +263,7 @@ def test_a_host_that_vanishes_is_dead_after_the_limit(nodes):
 
 @pytest.mark.parametrize(("nodes", "is_dead"), [(7.0, True), (math.inf, False)], indirect=["nodes"])
 def test_a_host_that_never_answered(nodes, is_dead):
-    with prefill_node("alone") as (node, address):
+    with prefill_node() as (node, address):
         vanish(node)
         assert nodes.dead([address], 1.0) == nodes.dead([address], 7.9) == set()
         assert nodes.dead([address], 8.0) == ({address} if is_dead else set())

@@ -363,30 +363,6 @@ def test_a_stuck_step_is_in_the_log_the_gauge_and_the_flight_recorder(looking_of
     until(lambda: gauge("step") == 0)
 
 
-def work():
-    step = fp.Step.from_arrays("plain", [1, 1], [[11], [12]])
-    with fp.Sender("plain") as sender:
-        while True:
-            sender.send(step)
-            time.sleep(0.02)
-
-
-@pytest.mark.realtime
-def test_a_killed_worker_is_told_at_once_and_over_with_the_next_one(looking_often, log):
-    rig, workers = looking_often(), [forked(work)]
-    try:
-        until(lambda: rig.processor.parts.queue.receiver._last_sender == workers[0])
-        os.kill(workers[0], signal.SIGKILL)
-        until(lambda: gauge("worker") == 1)  # nobody has waited for it: it is a zombie
-        until(lambda: f"the worker's process {workers[0]} is gone" in log.text)
-        workers.append(forked(work))
-        until(lambda: gauge("worker") == 0)
-    finally:
-        for worker in workers:
-            os.kill(worker, signal.SIGKILL)
-            os.waitpid(worker, 0)
-
-
 def spin_beside(parent):
     while os.getppid() == parent:
         pass
@@ -419,12 +395,12 @@ def obeying(orders):
 
 
 @pytest.mark.realtime
-def test_what_a_real_worker_does_meanwhile(looking_often, monkeypatch):
-    """Its own work and that of its child are seen; where it ends, the silence begins."""
+def test_what_a_real_worker_does_meanwhile(looking_often, monkeypatch, log):
+    """Its own work and that of its child are seen; where it ends, the silence begins; the next is well."""
     monkeypatch.setenv("FD_POSTPROC_SILENCE", "1")
     rig = looking_often()
     orders, ends = os.pipe()
-    worker = forked(obeying(orders))
+    workers = [worker := forked(obeying(orders))]
     try:
         until(lambda: rig.processor.parts.queue.receiver._last_sender == worker)
         for order, reason in (b"spin ", BUSY), (b"sleep", "silent"), (b"child", BUSY), (b"sleep", "silent"):
@@ -432,8 +408,12 @@ def test_what_a_real_worker_does_meanwhile(looking_often, monkeypatch):
             until(lambda reason=reason: gauge(reason) == 1)
             until(lambda reason=reason: {word for word in (BUSY, *REASONS) if gauge(word)} == {reason})
         os.kill(worker, signal.SIGKILL)
-        until(lambda: gauge("worker") == 1)
+        until(lambda: gauge("worker") == 1)  # nobody has waited for it: it is a zombie
+        until(lambda: f"the worker's process {worker} is gone" in log.text)
+        workers.append(forked(obeying(orders)))
+        until(lambda: gauge("worker") == 0)
     finally:
-        os.kill(worker, signal.SIGKILL)
-        os.waitpid(worker, 0)
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
         os.close(orders), os.close(ends)

@@ -14,12 +14,7 @@ class Clock:
     def __init__(self, floor=4.0, prefill=120.0):
         self.judge, self.now, self.steps = Liveness(floor, prefill), 0.0, 0
         self.running, self.more, self.refused, self.engine_busy = {}, {}, 0, False
-        self.worker, self.state, self.cpu, self.share = (
-            1,
-            "S",
-            100.0,
-            0.0,
-        )  # the worker, and how much it works
+        self.worker, self.state, self.cpu, self.share = 1, "S", 100.0, 0.0  # and how much it works
 
     def look(self):
         known = frozenset(name for name, tokens in {**self.more, **self.running}.items() if tokens)
@@ -67,12 +62,17 @@ class Clock:
         return found[1:]
 
 
+def at_work(seconds=10, pace=0.02, period=0.5):
+    """A judge that has seen one request run for so long, and nothing wrong."""
+    clock = Clock()
+    clock.running = {"a": 0}
+    assert not clock.work(seconds, pace, period)
+    return clock
+
+
 @each("pace", [0.001, 0.02, 0.3, 1.0])
 def test_a_silence_is_known_within_5_seconds_and_not_before_4(pace):
-    clock = Clock()
-    clock.running = {"a": 0, "b": 0}
-    assert not clock.work(60, pace)
-    assert 4 <= clock.silence(20) <= 5
+    assert 4 <= at_work(60, pace).silence(20) <= 5
 
 
 def test_who_is_slow_is_given_more_time():
@@ -89,9 +89,7 @@ def test_who_is_slow_is_given_more_time():
 
 def test_refusals_of_before_the_last_step_do_not_count():
     """Two now and then are an accident; three without a step between them are another build."""
-    clock = Clock()
-    clock.running = {"a": 0}
-    assert not clock.work(10)
+    clock = at_work()
     for _ in range(5):
         clock.refused += 2
         assert clock.silence(3.5) is None
@@ -140,19 +138,14 @@ def test_half_an_hour_with_prefills_of_30_seconds_has_no_false_alarm():
 
 def test_a_look_that_comes_late_is_no_silence_of_the_worker():
     """The engine was stopped for eight seconds: messages wait, and none has been read yet."""
-    clock = Clock()
-    clock.running = {"a": 0}
-    clock.work(10)
+    clock = at_work()
     clock.now += 8
     assert clock.look() is None
     assert 4 <= clock.silence(20) <= 5  # counted from then on
 
 
 def test_the_shortest_silence_is_that_of_explain_and_of_the_variable():
-    clock = Clock(patience.SILENCE_S)
-    clock.running = {"a": 0}
-    clock.work(10)
-    assert clock.judge.patience == patience.SILENCE_S
+    assert at_work().judge.patience == patience.SILENCE_S
     assert SILENCE.of("") == patience.SILENCE_S
 
 
@@ -184,9 +177,7 @@ QUIET = {  # the worker, for how long nothing comes, and what is found from whic
 def test_a_worker_at_work_is_told_from_a_silent_one(why):
     worker, seconds, found = QUIET[why]
     for period in 0.5, 0.125:  # whoever asks in between changes nothing
-        clock = Clock()
-        clock.running = {"a": 0}
-        assert not clock.work(10, 0.03, period)
+        clock = at_work(10, 0.03, period)
         vars(clock).update(worker)
         told = clock.reasons(seconds, period)
         assert [reason for reason, _ in told] == [reason for reason, _ in found]
@@ -196,9 +187,7 @@ def test_a_worker_at_work_is_told_from_a_silent_one(why):
 
 def test_work_that_ends_without_a_step_is_a_silence_from_then_on():
     """And a worker that works now and then is busy all the time, not again and again."""
-    clock = Clock()
-    clock.running = {"a": 0}
-    assert not clock.work(10, 0.03)
+    clock = at_work(10, 0.03)
     found = []
     for clock.share in 1, 0, 1, 0, 1:
         found += [reason for reason, _ in clock.reasons(3)]
@@ -208,9 +197,7 @@ def test_work_that_ends_without_a_step_is_a_silence_from_then_on():
 
 
 def test_a_long_work_does_not_hide_the_next_silence():
-    clock = Clock()
-    clock.running = {"a": 0}
-    assert not clock.work(10, 0.03)
+    clock = at_work(10, 0.03)
     clock.share = 1
     assert clock.silence(20) is None
     assert not clock.work(0.5, 0.5)  # one step, and then the usual ones

@@ -7,7 +7,6 @@ import time
 import weakref
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import sysv_ipc
 
@@ -16,7 +15,7 @@ from fd_postproc import queues
 from fd_postproc.ops.log_throttle import Backoff
 from tests.lib.fakes import Clock
 from tests.lib.nursery import with_paddle
-from tests.lib.plugged import plugin_class, stock_class
+from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
 from tests.lib.rows import each
@@ -187,25 +186,6 @@ def test_a_slot_that_a_decode_node_has_reserved_costs_no_draft(started):
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[11, 12], [13]]]
     assert [r.outputs.draft_top_logprobs.logprob_token_ids[0][0] for r in rig.sink.puts[0]] == [14, 16]
-    arrays = {name: np.zeros((3, 6, 4)) for name in ("tokens", "scores")}
-    with pytest.raises(AttributeError, match="request_id"):
-        stock_class()._process_batch_draft_tokens(
-            rig.processor, 4, 3, [1, 1, 1], ranks=np.zeros((3, 6)), **arrays
-        )
-
-
-def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
-    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.loop"), "DRAFT_WAIT_S", 0.05)
-    rig = started("spec_topk", enable_draft_logprob=True)
-    rig.send({0: [11, 12], 1: [13]})
-    queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"))
-
-    def refuse_another():
-        queue.send(b"too short")
-        return rig.sink.puts
-
-    until(refuse_another)
-    assert told(rig) == [[[11, 12], [13]]]
 
 
 def test_steps_come_while_a_transfer_waits_also_after_a_refused_message(started):

@@ -3,10 +3,8 @@
 Each scenario runs on FastDeploy's class and on the plug-in's.
 """
 
-import pickle
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from tests.lib.fakes import Clock
@@ -119,45 +117,6 @@ def test_benchmark_records(run, channel):
         assert record.arrival_time < record.first_token_time <= record.last_token_time
 
 
-class RoutingView:
-    """Stands for the host's copy of every token's experts: here the number of its place in the cache."""
-
-    def gather(self, places):
-        return np.asarray(places)[:, None, None] * np.ones((1, 2, 2), np.int64)
-
-
-def with_routing(store_type, store=None):
-    def prepare(rig):
-        config = imported("fastdeploy.config").RoutingReplayConfig(True, store_type)
-        rig.processor.cfg.routing_replay_config = config
-        rig.processor.routing_host_view, rig.processor._routing_block_size = RoutingView(), 8
-        rig.processor.routing_cache_manager = store
-
-    return prepare
-
-
-@each("channel", CHANNELS)
-def test_routing_in_the_response(run, channel):
-    def routed(cls):
-        _, results = run(cls, channel, with_routing("response"))
-        return {
-            result.request_id: result.routing_data.tolist()
-            for result in results
-            if result.routing_data is not None
-        }, results
-
-    expected, _ = routed(stock_class())
-    actual, results = routed(plugin_class())
-    assert actual == expected
-    assert list(actual) == ["a_0", "c_0"]
-    assert len(actual["c_0"]) == 7 + 3  # a row for each token of prompt and answer but the last
-    assert actual["c_0"][0] == [[6 * 8] * 2] * 2
-    (last,) = (result for result in results if result.request_id == "c_0" and result.finished)
-    assert pickle.loads(pickle.dumps(last)).routing_data.tolist() == actual["c_0"]
-    assert last.to_dict()["routing_data"] is last.routing_data
-    assert all("routing_data" not in result.to_dict() for result in results if result.routing_data is None)
-
-
 def test_routing_for_a_store_is_gathered_before_the_blocks_are_freed(run):
     def stored(cls):
         finished = []
@@ -166,7 +125,8 @@ def test_routing_for_a_store_is_gathered_before_the_blocks_are_freed(run):
             finished.append((request_id, [*block_table], seq_len))
 
         def prepare(rig):
-            with_routing("local", SimpleNamespace(on_request_finished=note))(rig)
+            rig.processor.cfg.routing_replay_config.enable_routing_replay = True
+            rig.processor.routing_cache_manager = SimpleNamespace(on_request_finished=note)
             free = rig.manager.finish_requests_async
             rig.manager.finish_requests_async = lambda name: (
                 rig.requests[name].block_tables.clear(),
@@ -177,26 +137,3 @@ def test_routing_for_a_store_is_gathered_before_the_blocks_are_freed(run):
         return finished
 
     assert stored(plugin_class()) == stored(stock_class()) == [("a_0", [4, 8], 12), ("c_0", [6, 10], 10)]
-
-
-@each("status", ["finished", "no route"])
-def test_routing_of_a_prompt_goes_with_its_first_token(run, status):
-    """The decode instance gets it, whatever became of the transfer later: it is gathered before."""
-
-    def sent(cls):
-        first = []
-
-        def prepare(rig):
-            with_routing("response")(rig)
-            for task in rig.requests.values():
-                task.disaggregate_info = {"role": "prefill"}
-            names = [[name, status] for name in rig.requests]
-            rig.transfers.answers = [names]
-            rig.connector.send_first_token = lambda info, results: first.extend(results)
-
-        run(cls, "spec", prepare, steps=({0: [11, 12], 1: [13], 2: [14]},), splitwise_role="prefill")
-        return [(one.request_id, one.error_code, one.routing_data.tolist()) for one in first]
-
-    expected = sent(stock_class())
-    assert sent(plugin_class()) == expected
-    assert [len(routing) for _, _, routing in expected] == [7, 7, 7]

@@ -96,7 +96,7 @@ def deliver(builder, put, lose=()):
 
     def messages(replayed, event):
         if "receive_error" in event or "start" in event:
-            replay.through_loop(replayed, event)
+            replay.one_message(replayed, event)
             return
         sent = [replay.payload(event, builder)]
         while not put.empty():

@@ -1,12 +1,9 @@
 """FastDeploy's loop that fetches results and sends them, and ours in its place."""
 
 import inspect
-import queue
 import random
-import sys
 import textwrap
 import threading
-import types
 from types import SimpleNamespace
 from unittest import mock
 
@@ -14,6 +11,8 @@ import msgpack
 import numpy as np
 import pytest
 
+from tests.lib.plugged import new_result as result
+from tests.lib.plugged import sent_by
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
 from tests.lib.waiting import until
@@ -45,23 +44,6 @@ def engine(engine):
     return engine
 
 
-def result(plan, name, tokens=(5,), **values):
-    made = plan.new_result(0, 1, name, 3, None)
-    made.outputs.token_ids = list(tokens)
-    for key, value in values.items():
-        setattr(made.outputs if hasattr(type(made.outputs), key) else made, key, value)
-    return made
-
-
-def sent(engine):
-    got = []
-    while True:
-        try:
-            got.append(engine.send_response_server.socket.queue.get(block=False))
-        except queue.Empty:
-            return got
-
-
 def both(plan, loop, engine, *steps):
     """What one round of FastDeploy's loop sends and of ours, and what is left behind."""
     outcomes = []
@@ -74,14 +56,17 @@ def both(plan, loop, engine, *steps):
             engine.scheduler.put_results(step(plan))
         one()
         state = engine.scheduler.requests, engine.scheduler.responses, engine.request_worker_map
-        outcomes.append([sent(engine), [dict(table) for table in state]])
+        outcomes.append([sent_by(engine), [dict(table) for table in state]])
     assert outcomes[0] == outcomes[1]
     return outcomes[0]
 
 
 STEPS = {  # by ours, all of them
     "one result each": (lambda plan: [result(plan, "a"), result(plan, "b"), result(plan, "d")],),
-    "two steps": (lambda plan: [result(plan, "a"), result(plan, "b")], lambda plan: [result(plan, "a")]),
+    "two steps": (
+        lambda plan: [result(plan, "a"), result(plan, "b")],
+        lambda plan: [result(plan, "a")],
+    ),
     "an end": (lambda plan: [result(plan, "a", finished=True), result(plan, "b"), result(plan, "c")],),
     "an end without a token": (lambda plan: [result(plan, "a", (), finished=True), result(plan, "b")],),
     "a text of the engine's": (lambda plan: [result(plan, "a", decode_type=2)],),
@@ -104,7 +89,7 @@ def test_a_round_of_ours(what, plan, loop, engine):
 def test_texts_of_the_engine(plan, loop, engine, monkeypatch):
     monkeypatch.setenv("FD_ENABLE_RETURN_TEXT", "1")
     for steps in STEPS.values():
-        assert b"text" in both(plan, loop, engine, *steps)[0][0]
+        assert "text" in both(plan, loop, engine, *steps)[0][0][0][0]["outputs"]
     assert loop.rounds == len(STEPS) < loop.sending.others
 
 
@@ -134,7 +119,7 @@ def test_a_message_that_cannot_be_packed_is_fastdeploys_error(plan, loop, engine
     monkeypatch.setattr(log, "isEnabledFor", lambda level: True)
     engine.scheduler.put_results([result(plan, "a", prompt=object())])
     loop.round(engine)
-    assert sent(engine) == []
+    assert sent_by(engine) == []
     assert told == ["sending to 1 failed: object cannot be packed"]
 
 
@@ -157,7 +142,7 @@ def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
         [result(plan, "a"), result(plan, "b", prompt=value), result(plan, "c", finished=True)]
     )
     loop.round(engine)
-    (message,) = map(msgpack.unpackb, sent(engine))
+    (message,) = sent_by(engine)
     by_name = {one["request_id"]: one for (one,) in message}
     assert [*by_name] == ["a", "b", "c"]
     assert by_name["a"]["outputs"]["token_ids"] == by_name["c"]["outputs"]["token_ids"] == [5]
@@ -175,7 +160,7 @@ def test_an_array_over_msgpacks_limit_is_refused_before_it_is_read(plan, loop, e
     experts = np.memmap(tmp_path / "experts", np.uint8, "w+", shape=(1 << 16, 46, 1 << 11))
     engine.scheduler.put_results([result(plan, "a"), result(plan, "c", prompt=experts)])
     loop.round(engine)
-    (message,) = map(msgpack.unpackb, sent(engine))
+    (message,) = sent_by(engine)
     by_name = {one["request_id"]: one for (one,) in message}
     assert by_name["a"]["outputs"]["token_ids"] == [5]
     assert by_name["c"]["error_code"] == 500
@@ -283,8 +268,7 @@ def test_what_fails_for_one_request_loses_no_other(plan, loop, engine):
     with mock.patch.object(type(engine.scheduler), "_recycle", failing):
         engine.scheduler.put_results([result(plan, "a", finished=True), result(plan, "b", finished=True)])
         loop.round(engine)
-    got = sent(engine)
-    assert sorted(one["request_id"] for packed in got for (one,) in msgpack.unpackb(packed)) == ["a", "b"]
+    assert sorted(one["request_id"] for message in sent_by(engine) for (one,) in message) == ["a", "b"]
 
 
 # ---- put in and taken out --------------------------------------------------------------------------
@@ -299,7 +283,7 @@ def test_a_thread_uses_it_while_it_is_there_and_fastdeploys_then(plan, loop, ser
     def put_and_wait():
         engine.scheduler.put_results(STEPS["one result each"][0](plan))
         got = []
-        until(lambda: got.extend(sent(engine)) or len(got) == 3)  # of three processes
+        until(lambda: got.extend(sent_by(engine)) or len(got) == 3)  # of three processes
 
     sender = threading.Thread(target=getattr(engine, LOOP), daemon=True)
     sender.start()
@@ -409,29 +393,17 @@ OTHERS = [
 ]
 
 
-def sends(plan, name=None, old="", new="", service=None):
+def sends(plan, name=LOOP, old="", new="", service=None):
     """Whether rounds are sent by ours beside a method of FastDeploy's with another text."""
-    sending = imported("fd_postproc.fastdeploy.engine.delivery.sending")
     engine, server = double.engine__common_engine, double.inter_communicator__zmq_server
-    service, there = service or engine.EngineService, {}
-    if name is not None:
-        module, cls = (engine, service) if name == LOOP else (types.ModuleType("other"), server.ZmqServerBase)
-        text = textwrap.dedent(inspect.getsource(vars(cls)[name]))
-        assert old in text
-        if name == SEND:
-            vars(module).update(vars(server), __name__="fastdeploy.other")
-        exec(text.replace(old, new), vars(module), there)
-        if name == SEND:  # its neighbour is of that module, too
-            exec(textwrap.dedent(inspect.getsource(cls.send_response)), vars(module), there)
-        changed = type(cls.__name__, (cls,), there)
-        if name == LOOP:
-            service = changed
-        else:
-            module.ZmqServerBase, server = changed, module
-            module.ZmqIpcServer = type("ZmqIpcServer", (changed,), {})
-    others = {"fastdeploy.other": server} if name == SEND else {}
-    with mock.patch.dict(sys.modules, others):  # as if a module of FastDeploy's had that text
-        stock = sending.Stock.of(double.scheduler__local_scheduler.LocalScheduler, service, server)
+    module, cls = (engine, engine.EngineService) if name == LOOP else (server, server.ZmqServerBase)
+    text, there = textwrap.dedent(inspect.getsource(vars(cls)[name])), {}
+    assert old in text
+    exec(text.replace(old, new), vars(module), there)
+    sending = imported("fd_postproc.fastdeploy.engine.delivery.sending")
+    with mock.patch.object(cls, name, there[name]):
+        scheduler = double.scheduler__local_scheduler.LocalScheduler
+        stock = sending.Stock.of(scheduler, service or engine.EngineService, server)
         return imported("tools.accept.deliveries").try_out(plan, stock).sends
 
 
@@ -445,16 +417,6 @@ def test_methods_of_the_same_meaning_are_served(plan, loop):
 @each("name, old, new", OTHERS)
 def test_one_of_another_meaning_is_left_alone(name, old, new, plan, loop):
     assert not sends(plan, name, old, new)
-
-
-def test_the_trial_leaves_no_trace(plan):
-    modules = double.inter_communicator__zmq_server, double.engine__common_engine
-    classes = modules[0].ZmqServerBase, modules[1].EngineService
-    before = [dict(vars(one)) for one in (*modules, *classes)]
-    with mock.patch.object(modules[0].llm_logger, "handle") as handle:
-        assert sends(plan)
-    handle.assert_not_called()
-    assert [dict(vars(one)) for one in (*modules, *classes)] == before
 
 
 # ---- in the engine ---------------------------------------------------------------------------------
@@ -474,8 +436,8 @@ def test_a_process_that_is_gone_gets_nothing(plan, loop, engine):
     loop.api_processes.gone.add(1)
     engine.scheduler.put_results([result(plan, "a", finished=True), result(plan, "b")])
     loop.round(engine)
-    (message,) = sent(engine)
-    assert [[one["request_id"] for one in group] for group in msgpack.unpackb(message)] == [["b"]]
+    (message,) = sent_by(engine)
+    assert [[one["request_id"] for one in group] for group in message] == [["b"]]
     assert "a" not in engine.request_worker_map
 
 

@@ -22,11 +22,7 @@ SHARED = "/dev/shm"
 @pytest.fixture
 def running(receiving):
     """A processor that receives from a real socket, and what one puts into it."""
-
-    def with_logprobs(cfg):
-        cfg.model_config.enable_logprob = True
-
-    made = receiving(4, with_logprobs)
+    made = receiving("topk", 4)
     made.replay = imported("tests.lib.stream_replay")
 
     def steps(number):

@@ -20,14 +20,13 @@ from fd_postproc.fastdeploy.engine.processor.warmup import Warmup
 from fd_postproc.fastdeploy.engine.stale_messages import StaleMessages, own_queue_ids
 from tests.lib.children import in_a_child, python
 from tests.lib.plugged import plugin_class
-from tests.lib.quiet import imported
 from tests.lib.rows import each
-from tests.lib.waiting import PATIENCE, until
+from tests.lib.waiting import until
 
 
-def config(port, **more):
-    parallel = {"local_data_parallel_id": 0, "local_engine_worker_queue_port": port}
-    return SimpleNamespace(parallel_config=SimpleNamespace(**parallel | more))
+def config(port):
+    parallel = SimpleNamespace(local_data_parallel_id=0, local_engine_worker_queue_port=port)
+    return SimpleNamespace(parallel_config=parallel)
 
 
 @pytest.fixture
@@ -219,23 +218,15 @@ print(gc.get_freeze_count() > 1000)
 
 
 @pytest.mark.framework
-def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monkeypatch):
-    module = imported("fastdeploy.output.token_processor")
-    make_class = imported("fd_postproc.fastdeploy.engine.processor_class").make_class
+def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monkeypatch, rig_of):
     monkeypatch.setenv("FD_POSTPROC_PEER", "")
-    cfg = imported("fastdeploy.config").FDConfig()
-    cfg.model_config.enable_logprob = True
-    cfg.parallel_config.local_engine_worker_queue_port = queue_id
-    processor = make_class(module)(cfg, SimpleNamespace(put_results=None), None, None)
+    monkeypatch.setattr(stale_messages, "own_queue_ids", lambda cfg: {str(queue_id)})
+    rig = rig_of("topk")
+    processor = rig.processor
     assert processor.counters.stale == 3
     queue.send(b"too short")
-    processor.set_resource_manager(SimpleNamespace(stop_flags=[], tasks_list=[]))
-    processor.run()
-    try:
-        while not processor.counters.malformed:
-            time.sleep(0.001)
-    finally:
-        processor.stop(PATIENCE)  # or its thread makes a queue of another number, once this one is gone
+    rig.start()
+    until(lambda: processor.counters.malformed)
     assert processor.counters.stale == 3
     for _ in range(warmup.STEPS):
         processor.parts.loop._handle(None, SimpleNamespace(process=lambda *_: None), None)

@@ -34,10 +34,10 @@ IN_THE_SUITE = [*two_channels_of_each(BY_HAND), *RANDOM[::20]]
 THROUGH_TENSORS_TOO = [*BY_HAND[::8], *RANDOM[::40]]
 
 
-def faults_of(name, cls, way="through_bytes"):
-    """What is wrong in a trace on a class that is given bytes or tensors."""
+def faults_of(name, cls, way="through_bytes", **options):
+    """What is wrong in a trace on a class that is given its messages in some way."""
     judge, deliver = imported("tests.lib.step_replay.judge"), imported("tests.lib.step_replay.deliver")
-    return judge.faults(Trace.load(name), cls, getattr(deliver, way))
+    return judge.faults(Trace.load(name), cls, getattr(deliver, way), **options)
 
 
 def faulty(names, cls, way="through_bytes"):
@@ -66,15 +66,18 @@ THROUGH_A_QUEUE = (
 def test_step_traces_through_a_queue_and_the_receive_loop(name, raised_limits, ops_queue):
     if name not in NAMES:
         pytest.skip(f"{name} is not among the traces")
-    judge = imported("tests.lib.step_replay.judge")
-    loop = imported("tests.lib.step_replay.queue_loop").QueueLoop()
-    try:
-        lines = judge.faults(Trace.load(name), loop.watched(plugin_class()), loop, ignore=("op",))
-    finally:
-        loop.close()
-    assert lines == []
-    assert loop.processor.counters.malformed == (name == "spec_h_count_7")
-    assert loop.processor.counters.lost_steps == 0
+    made = []
+
+    class Noted(plugin_class()):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            made.append(self)
+
+    assert faults_of(name, Noted, "through_queue", ignore=("op",)) == []
+    (processor,) = made
+    processor.stop(0)
+    assert processor.counters.malformed == (name == "spec_h_count_7")
+    assert processor.counters.lost_steps == 0
 
 
 # ---- The judges notice ---------------------------------------------------------------------------------
@@ -111,9 +114,3 @@ def test_results_that_are_changed_on_their_way_are_noticed(tamper, name, where):
 
     lines = faults_of(name, Planted)
     assert any(where in line for line in lines), lines
-
-
-@each("name", ["plain_h_none_start", "spec_h_count_7", "spec_topk_h_draft_shorter"])
-def test_the_stock_class_is_not_good_enough(name):
-    stock = imported("fastdeploy.output.token_processor").TokenProcessor
-    assert faults_of(name, stock, "through_tensors")

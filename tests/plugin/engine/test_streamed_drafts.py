@@ -167,11 +167,7 @@ def envelope(frame):
 @pytest.fixture
 def running(receiving):
     """An engine that decodes speculatively and receives from a real socket."""
-
-    def speculative(cfg):
-        cfg.speculative_config.method, cfg.speculative_config.num_speculative_tokens = "mtp", 2
-
-    return receiving(3, speculative)
+    return receiving("spec", 3, num_speculative_tokens=2)
 
 
 def accepted(*tokens):

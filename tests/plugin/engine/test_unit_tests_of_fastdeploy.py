@@ -4,12 +4,10 @@ Those tests make objects without __init__, replace methods by mocks, and patch n
 classes are treated alike, and must do alike; the tests themselves run in real trees.
 """
 
-import copy
 import functools
 from types import SimpleNamespace
 from unittest import mock
 
-import numpy as np
 import pytest
 
 from tests.lib.plugged import plugin_class, stock_class
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.framework
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 DRAFT = 4
 OURS = functools.cache(plugin_class)
-of_both = each("made", [stock_class, plugin_class])
 
 
 def module():
@@ -92,21 +89,6 @@ def test_what_fastdeploys_class_can_do_without_ours_can(channel, part, every):
     assert 0 < sum(done.values()) < len(done)
 
 
-@of_both
-def test_a_configuration_of_mocks(made):
-    cfg = mock.MagicMock()
-    cfg.parallel_config.local_data_parallel_id = 0
-    cfg.parallel_config.engine_worker_queue_port = ["9700"]
-    cfg.speculative_config.method = "mtp"
-    cfg.speculative_config.num_speculative_tokens = 3
-    cfg.model_config.enable_logprob = True
-    cfg.model_config.enable_keep_sampling_mask = False
-    processor = made()(cfg, mock.MagicMock(), mock.MagicMock(), mock.MagicMock())
-    assert processor.use_logprobs is True
-    assert processor.healthy()
-    processor._finalizer()
-
-
 HOOKS = (
     *("_recycle_resources", "_record_metrics", "_record_first_token_metrics", "_record_completion_metrics"),
     *("_record_speculative_decoding_metrics", "_compute_speculative_status", "_finalize_routing"),
@@ -132,57 +114,6 @@ def test_a_replaced_method_is_called_as_often(channel, hook):
     assert counts[0] == counts[1]
 
 
-@of_both
-def test_postprocess_pairs_whatever_looks_like_a_result(made):
-    """Outputs may be stand-ins with little more than the one attribute; what fails is swallowed."""
-    rig = bare(made(), "spec_topk")
-    target, draft = (
-        module().RequestOutput(
-            request_id="a", outputs=SimpleNamespace(draft_top_logprobs=rows), finished=False
-        )
-        for rows in (None, "rows of the draft")
-    )
-    rig.processor.postprocess([target], mtype=3)
-    assert rig.sink.puts == []
-    rig.processor.postprocess([draft], mtype=DRAFT)
-    assert rig.sink.puts == [[target]]
-    assert target.outputs.draft_top_logprobs == "rows of the draft"
-    rig.processor._batch_result_buffer = [target]
-    rig.through_tensors({0: [5], 1: [6]}, flag=DRAFT)
-    assert target.outputs.draft_top_logprobs.logprob_token_ids[0][0] == 5
-    rig.sink.put_results = mock.Mock(side_effect=RuntimeError("boom"))
-    rig.processor.postprocess([target], mtype=99)
-    rig.close()
-
-
-@each("status", ["finished", "failed"])
-@of_both
-def test_recycle_resources_of_a_prefilled_request(made, status):
-    rig = bare(made(), "plain", "a")
-    task = rig.requests["a"]
-    task.disaggregate_info = {"role": "prefill"}
-    rig.transfers.answers = [[["a", status]]]
-    result = module().RequestOutput(request_id="a", outputs=None, metrics=copy.copy(task.metrics))
-    rig.processor._recycle_resources("a", 0, task, result, is_prefill=True)
-    assert rig.has_left("a", 0)
-    assert result.error_code == (200 if status == "finished" else 501)
-    assert len(rig.connector.sent) == 1
-    rig.close()
-
-
-@of_both
-def test_draft_results_of_arrays(made):
-    rig = bare(made(), "spec_topk", "abc")
-    rig.manager.stop_flags[1] = True
-    ids = np.arange(3 * 6 * 4).reshape(3, 6, 4)
-    arrays = {"tokens": ids, "scores": ids / 2, "ranks": ids[:, :, 0]}
-    results = rig.processor._process_batch_draft_tokens(DRAFT, batch=3, accept_num=[2, 1, 0], **arrays)
-    assert [result.outputs.index for result in results] == [0, 2]
-    assert results[0].outputs.draft_top_logprobs.logprob_token_ids == ids[0, :2].tolist()
-    assert results[1].outputs.draft_top_logprobs is None
-    rig.close()
-
-
 @each("channel", ["plain", "spec_topk"])
 def test_switches_are_read_at_each_step(channel):
     """Patched on the module that FastDeploy reads them from, or that whole module replaced."""
@@ -194,10 +125,9 @@ def test_switches_are_read_at_each_step(channel):
         assert as_good(channel)
 
 
-@of_both
-def test_stamps_are_set_by_the_request(made):
+def test_stamps_are_set_by_the_request():
     """One whose metrics do something else in record_recv_token is asked, each time."""
-    asked, rig = [], bare(made(), "plain")
+    asked, rig = [], bare(OURS(), "plain")
 
     class Stamps(imported("fastdeploy.engine.request").RequestMetrics):
         def record_recv_token(self, *arguments):

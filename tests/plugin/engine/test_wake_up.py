@@ -1,13 +1,11 @@
 """FastDeploy's sender waits in the scheduler until results are put; nothing else about it changes."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
-from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 double = Double()
@@ -26,26 +24,18 @@ def scheduler():
     return made
 
 
-def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
+def test_the_wait_is_long_and_given_back_unless_another_one_is_there(scheduler, wake_up):
     one = wake_up.WakeUp(scheduler)
     assert "0.5 s instead of 0.001 s" in one.begin()
     assert scheduler.wait_response_timeout == wake_up.LONGEST_WAIT_S
     assert one.begin() == ""  # again: nothing to do
-    one.end()
-    assert scheduler.wait_response_timeout == STOCK
-    one.end()
-    assert scheduler.wait_response_timeout == STOCK
-
-
-def test_a_longer_one_and_one_that_somebody_has_changed_meanwhile_stay(scheduler, wake_up):
-    one = wake_up.WakeUp(scheduler)
+    for _ in range(2):
+        one.end()
+        assert scheduler.wait_response_timeout == STOCK
     assert one.begin()
-    scheduler.wait_response_timeout = 7.0
+    scheduler.wait_response_timeout = 7.0  # by somebody else
     one.end()
-    assert scheduler.wait_response_timeout == 7.0
-    one = wake_up.WakeUp(scheduler)
-    assert one.begin() == ""
-    one.end()
+    assert wake_up.WakeUp(scheduler).begin() == ""
     assert scheduler.wait_response_timeout == 7.0
 
 
@@ -91,14 +81,3 @@ def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(started, f
     rig = started("topk", prepare=lambda rig: setattr(rig.processor, "cached_generated_tokens", Odd()))
     assert rig.processor.worker.is_alive()
     assert fallbacks("wake-up") == before + 1
-
-
-def test_a_stopped_engine_ends_soon(engine, wake_up):
-    """Its sender may be in the middle of the long wait."""
-    engine.scheduler.wait_response_timeout = wake_up.LONGEST_WAIT_S
-    engine.running = True
-    engine.sender = threading.Thread(target=engine._zmq_send_generated_tokens, daemon=True)
-    engine.sender.start()
-    until(lambda: engine.scheduler.responses_not_empty._waiters)
-    engine.stop()  # joins it: with a wait without an end it would hang
-    assert not engine.sender.is_alive()

@@ -1,10 +1,9 @@
-"""The worker side of the plug-in on the double: FastDeploy's own ops, what its log gets, the switch."""
+"""The worker side of the plug-in on the double: FastDeploy's own ops, the switch."""
 
 import pytest
 
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib import stock_ops
-from tests.lib.logged import logged
 from tests.lib.quiet import Double, imported
 from tests.lib.worker_side import Called, restore_save_ops
 
@@ -14,13 +13,6 @@ def double():
     """The double's modules by name; Paddle is loaded, as in a worker."""
     imported("paddle")
     return Double()
-
-
-@pytest.fixture
-def log():
-    """What FastDeploy's log got: (level, text)."""
-    with logged(lambda record: (record.levelname, record.getMessage())) as told:
-        yield told
 
 
 @pytest.fixture

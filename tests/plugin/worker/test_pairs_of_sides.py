@@ -11,7 +11,7 @@ from tests.lib.worker_side import LOGPROBS, lines, restore_save_ops, sampled, sa
 pytestmark = pytest.mark.framework
 
 
-def receiver(double, originals, patch, engine_ours, worker_ours):
+def receiver(originals, patch, engine_ours, worker_ours):
     """A function that receives as the engine does, once each side is ours or FastDeploy's own."""
     if engine_ours:
         patch.setenv("FD_POSTPROC_PEER", "compact/1")
@@ -19,7 +19,7 @@ def receiver(double, originals, patch, engine_ours, worker_ours):
     originals.clear()
     if worker_ours:
         worker.register()
-    return stock_ops.receive_ours if engine_ours else lambda channel: stock_ops.receive(double, channel)
+    return stock_ops.receive_ours if engine_ours else stock_ops.receive
 
 
 PAIRS = [  # each channel with each engine and each worker; what is compact, with both
@@ -34,7 +34,7 @@ def test_every_pair_of_sides_understands_each_other(
     channel, engine_ours, worker_ours, raised_limits, double, originals, ops_queue, monkeypatch, log
 ):
     log.clear()
-    receive = receiver(double, originals, monkeypatch, engine_ours, worker_ours)
+    receive = receiver(originals, monkeypatch, engine_ours, worker_ours)
     for seed in range(3):
         requests = sampled(channel, seed)
         inputs = save(double, channel, requests)
@@ -64,9 +64,9 @@ def test_frames_left_behind_do_no_harm_after_the_plug_in_is_turned_off(
     monkeypatch.delenv("FD_POSTPROC_PEER")
     requests = sampled(channel, 5)
     save(double, channel, requests)
-    requests.check(stock_ops.receive(double, channel))
+    requests.check(stock_ops.receive(channel))
     with pytest.raises(stock_ops.Nothing):
-        stock_ops.receive(double, channel, patience=0)
+        stock_ops.receive(channel, patience=0)
 
 
 @LOGPROBS

@@ -7,7 +7,6 @@ In FastDeploy these live in engine/request.py; here they are a file of their own
 from __future__ import annotations
 
 import time
-from dataclasses import MISSING, fields
 from typing import Any
 
 from fastdeploy._shapes import attributes, made
@@ -15,42 +14,8 @@ from fastdeploy._shapes import attributes, made
 HOME = "fastdeploy.engine.request"
 
 
-def by_name(cls: type, values: dict[str, Any]) -> Any:
-    """An instance of a dataclass from those of `values` that are its fields."""
-    own = [field for field in fields(cls) if field.name in values or field.default is not MISSING]
-    return cls(**{field.name: values.get(field.name, field.default) for field in own})
-
-
-class Items:
-    """Attributes as entries, as newer versions have them."""
-
-    __slots__ = ()
-
-    def get(self, key: str, default_value: Any = None) -> Any:
-        return getattr(self, key, default_value)
-
-    def set(self, key: str, value: Any) -> None:
-        if hasattr(self, key):
-            setattr(self, key, value)
-
-    def __getitem__(self, key: str) -> Any:
-        if not hasattr(self, key):
-            raise KeyError(key)
-        return getattr(self, key)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        if hasattr(self, key):
-            setattr(self, key, value)
-
-
 class _CompletionOutput:
     """Tokens of one step of one request."""
-
-    get, set, __getitem__, __setitem__ = Items.get, Items.set, Items.__getitem__, Items.__setitem__
-
-    @classmethod
-    def from_dict(cls, req_dict: dict[str, Any]) -> Any:
-        return by_name(cls, req_dict)
 
     def __repr__(self) -> str:
         return (
@@ -65,18 +30,9 @@ class _CompletionOutput:
 class _RequestMetrics:
     """When what happened to a request; seconds since the epoch, or seconds."""
 
-    get, __getitem__ = Items.get, Items.__getitem__
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        setattr(self, key, value)
-
     def __post_init__(self) -> None:
         if self.arrival_time is None:
             self.arrival_time = time.time()
-
-    @classmethod
-    def from_dict(cls, req_dict: dict[str, Any]) -> RequestMetrics:
-        return by_name(cls, req_dict)
 
     def record_recv_first_token(self) -> None:
         """Stamp the first token."""
@@ -116,10 +72,6 @@ class _RequestMetrics:
         self.llm_engine_send_req_to_engine_timestamp = inference
         if HAS_RECV_TOKEN_STAMP:
             self.llm_engine_recv_token_timestamp = first
-
-    def update_decoder_start_time(self) -> None:
-        """The name under which older clients read when a decode instance began."""
-        self.llm_engine_send_req_to_decoder_engine_timestamp = self.decode_inference_start_time
 
 
 class _PoolingOutput:

@@ -1,12 +1,10 @@
 """The engine around the token processor: which class, in what order it is started, and the send loop."""
 
 import collections
-import threading
 import time
 
 from fastdeploy import envs
 from fastdeploy.engine.request import RequestOutput
-from fastdeploy.inter_communicator.zmq_server import PUSH, ZmqIpcServer
 from fastdeploy.plugins.token_processor import load_token_processor_plugins
 from fastdeploy.scheduler.local_scheduler import LocalScheduler
 from fastdeploy.utils import llm_logger
@@ -56,21 +54,6 @@ class EngineService:
         self.request_worker_map, self.llm_logger = {}, llm_logger
         self.running = False
 
-    def start(self, name="fastdeploy_double"):
-        """Start the token thread and the send thread; the client connects to the ipc name `name`."""
-        self.running = True
-        self.send_response_server = ZmqIpcServer(name=name, mode=PUSH)
-        self.token_processor.tasks_queue = None
-        self.token_processor.run()
-        self.sender = threading.Thread(target=self._zmq_send_generated_tokens, daemon=True)
-        self.sender.start()
-
-    def stop(self):
-        """End the send thread.  The token thread has no end of its own, in FastDeploy neither."""
-        self.running = False
-        self.sender.join()
-        self.send_response_server.close()
-
     def _zmq_send_generated_tokens(self):
         """Fetch what the scheduler has and send it: one message a step and process of the API server."""
         while self.running:
@@ -101,11 +84,6 @@ class EngineService:
                         new_contents.append(content)
                     return new_contents
 
-                if envs.FD_ENABLE_INTERNAL_ADAPTER:
-                    steps = [step for step in [kept(step) for step in results] if step]
-                    if steps:
-                        self.send_response_server.send_response(None, steps)
-                    continue
                 batches = collections.defaultdict(list)
                 for request_id, contents in results.items():
                     new_contents = kept(contents)

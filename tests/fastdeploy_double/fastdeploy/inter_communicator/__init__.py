@@ -1,5 +1,5 @@
 """What the engine process sends and receives, over queues inside this process."""
 
-from fastdeploy.inter_communicator.zmq_server import ZmqIpcClient, ZmqIpcServer, endpoint
+from fastdeploy.inter_communicator.zmq_server import ZmqIpcServer
 
-__all__ = ["ZmqIpcClient", "ZmqIpcServer", "endpoint"]
+__all__ = ["ZmqIpcServer"]

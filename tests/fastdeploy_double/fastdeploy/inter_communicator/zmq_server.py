@@ -28,9 +28,6 @@ class Socket:
     def send(self, content, flags=0, copy=True):
         self.queue.put(bytes(content))
 
-    def send_multipart(self, parts, flags=0, copy=True):
-        self.queue.put(bytes(parts[-1]))
-
     def recv(self, flags=0):
         return self.queue.get()
 
@@ -44,24 +41,6 @@ def _msgpack_default(value):
 
 class ZmqServerBase:
     """Sends results."""
-
-    def _send_response_per_step(self, batch_id, data):
-        """One message of all steps so far; nothing is sent before a client has come."""
-        steps = []
-        with self.mutex:
-            if self.response_handle_per_step is None:
-                self.cached_results["data"].extend(data)
-                return
-            steps, self.cached_results["data"] = self.cached_results["data"], []
-        steps.extend(data)
-        try:
-            packed = msgpack.packb([[response.to_dict() for response in step] for step in steps])
-            with self.response_token_lock:
-                self.socket.send_multipart([self.response_handle_per_step, b"", packed])
-            llm_logger.info(f"step {self.batch_id_per_step} sent, {len(steps)}")
-            self.batch_id_per_step += 1
-        except Exception as error:
-            llm_logger.error(f"sending failed: {error}")
 
     def _send_batch_response(self, batch_data, worker_pid=None):
         """One message of all requests of a client process."""
@@ -83,9 +62,7 @@ class ZmqServerBase:
 
     def send_response(self, req_id, data, worker_pid=None):
         """Send results: a list of lists in one message, or one request's list in a message of its own."""
-        if envs.FD_ENABLE_INTERNAL_ADAPTER:
-            self._send_response_per_step(req_id, data)
-        elif envs.ZMQ_SEND_BATCH_DATA:
+        if envs.ZMQ_SEND_BATCH_DATA:
             self._send_batch_response(data, worker_pid=worker_pid)
         else:
             self.socket.send(msgpack.packb([result.to_dict() for result in data]))
@@ -98,9 +75,7 @@ class ZmqIpcServer(ZmqServerBase):
         self.name, self.mode = name, mode
         self.socket = Socket(name)
         self.running = True
-        self.mutex, self.response_token_lock = threading.Lock(), threading.Lock()
-        self.cached_results = {"data": []}
-        self.response_handle_per_step, self.batch_id_per_step = b"client", 0
+        self.response_token_lock = threading.Lock()
 
     def recv_pyobj(self):
         """Wait for a pickled object, in FastDeploy's envelope or without one."""
@@ -119,18 +94,3 @@ class ZmqIpcServer(ZmqServerBase):
     def close(self):
         self.running = False
         _endpoints.pop(self.name, None)
-
-
-class ZmqIpcClient:
-    """The API server's end."""
-
-    def __init__(self, name, mode):
-        self.name, self.mode = name, mode
-        self.socket = endpoint(name)
-
-    def receive(self, timeout=None):
-        """One message, unpacked to what the API server sees; queue.Empty after `timeout` seconds."""
-        return msgpack.unpackb(self.socket.get(timeout=timeout))
-
-    def send_pyobj(self, data):
-        self.socket.put(pickle.dumps(data))

@@ -2,12 +2,9 @@
 
 from prometheus_client import (
     REGISTRY,
-    CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
-    generate_latest,
-    multiprocess,
 )
 
 from fastdeploy._shapes import recording
@@ -82,13 +79,6 @@ def stored_values(metric):
     if isinstance(metric, Histogram):
         return [metric._sum, *metric._buckets]
     return [metric._value]
-
-
-def get_filtered_metrics():
-    """The text that a scrape gets: the values of all processes that share the folder."""
-    registry = CollectorRegistry()
-    multiprocess.MultiProcessCollector(registry)
-    return generate_latest(registry).decode()
 
 
 main_process_metrics = MetricsManager()

@@ -61,21 +61,6 @@ class RunningGauge:
         self.fd.main_process_metrics.num_requests_running.dec(1)
 
 
-class NoTokenRatio:
-    """Tokens a second of a request are no metric."""
-
-    def _observe_ratio(self, ratio):
-        pass
-
-
-class CachesByBlock:
-    """Output is cached when a block is full, not at the end of a request."""
-
-    def _cache_output(self, task):
-        if (task.num_total_tokens - 1) % self.cfg.cache_config.block_size == 0:
-            super()._cache_output(task)
-
-
 class SilentTransfer:
     """Transfers of the cache are not traced."""
 
@@ -117,9 +102,7 @@ def step_classes():
         (OneRunningStatus, "RequestStatus" not in names),
         (PrefillIsNoCompletion, not told.get("prefill_completes")),
         (RunningGauge, "num_requests_running" in recording()["metrics"]),
-        (NoTokenRatio, "request_token_ratio" not in recording()["metrics"]),
         (OneEndForAllRoles, "DECODE_INFERENCE_END" not in told.get("decode_events", [])),
-        (CachesByBlock, not told.get("caches_output_at_the_end")),
         (SilentTransfer, "CHECK_CACHE_TRANSFER_START" not in prefill),
         (NoStorage, "FD_PD_TRANSFER_VIA_STORAGE" not in switches),
         (KeptAnswer, TRANSFER.get("answer_is_kept")),
