@@ -162,18 +162,12 @@ class Ready:
         Python objects made by one call.
     close : callable, optional
         Undoes what outlives the process.
-    single : bool, optional
-        Time single calls, many of them, instead of loops.
-    facts : callable, optional
-        Called after the timings; what it returns is noted beside them (a dict of str to numbers).
     """
 
     run: TimeFunction
     bytes: int = 0
     objects: int = 0
     close: Callable[[], Any] = field(default=lambda: None)
-    single: bool = False
-    facts: Callable[[], dict[str, Any]] = field(default=dict)
 
 
 @dataclass(frozen=True)

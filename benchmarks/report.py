@@ -15,7 +15,7 @@ from .runner import Compared, Found, Result
 
 OURS = "fd_postproc"
 INDENT, PADDING = "  ", 3
-LEAST = ("objects", "best", "bytes", "longest", "spread")
+LEAST = ("objects", "best", "bytes", "spread")
 """Columns that a narrow terminal can do without, the first to go first."""
 
 
@@ -53,19 +53,11 @@ def columns(question: str, before: dict[tuple[str, str, str], Result] | None = N
     """
     module = importlib.import_module(f"{__package__}.{question}")
     reference, baseline = module.REFERENCE, getattr(module, "BASELINE", "")
-    tail = getattr(module, "TAIL", False)
-    shown = [Column("median", lambda one, _: seconds(one.median))]
-    if tail:
-        shown += [
-            Column("p99", lambda one, _: seconds(one.percentile(0.99))),
-            Column("p99.9", lambda one, _: seconds(one.percentile(0.999))),
-            Column("longest", lambda one, _: seconds(one.longest)),
-        ]
-    else:
-        shown += [
-            Column("spread", lambda one, _: f"{100 * one.spread:.0f} %"),
-            Column("best", lambda one, _: seconds(one.best)),
-        ]
+    shown = [
+        Column("median", lambda one, _: seconds(one.median)),
+        Column("spread", lambda one, _: f"{100 * one.spread:.0f} %"),
+        Column("best", lambda one, _: seconds(one.best)),
+    ]
     if baseline:
         shown.append(Column("speed-up", lambda one, among: _ratio(among.results.get(baseline), one, "x")))
     if reference:

@@ -24,7 +24,7 @@ from tests.restated.workload import Case, Load
 pyperf = pytest.importorskip("pyperf")
 
 QUICK = runner.plan(QUESTIONS, quick=True)
-SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4, single=5)
+SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4)
 
 
 @pytest.fixture(autouse=True)
