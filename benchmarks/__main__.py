@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, 140)
-    for table in report.report(found, before, screen.width):
+    for table in report.report(found, before):
         screen.print(table)
     if before is not None:
         for difference in runner.differences(before, found):
