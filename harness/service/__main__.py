@@ -223,7 +223,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> int:
     rows = measure.run(arguments.tree, folder, ways=arguments.way, **load)
     if not arguments.nodes:
         return _keep(arguments, rows, measure.table(rows))
-    decoding = measure.run_nodes(arguments.tree, folder, **load)
+    decoding = measure.run(arguments.tree, folder, nodes=True, **load)
     of_all = [{"service": "one engine", **row} for row in rows]
     of_all += [{"service": "decode node", **row} for row in decoding]
     text = f"One engine:\n\n{measure.table(rows)}\n\nDecode node:\n\n{measure.table(decoding)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -11,7 +12,7 @@ import re
 import socket
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ START = 120.0
 """Seconds, within which each client has to have a chunk."""
 ACCEPTED = 2
 """Tokens of a request in each step."""
+ENVIRONMENT = {"FD_SERVICE_ACCEPT": str(ACCEPTED)}
 BLOCKS = 10000
 """Of a node: a request of 64 has 10,000 tokens."""
 THREADS = {
@@ -310,70 +312,62 @@ def run(
     intervals: list[float],
     seconds: float,
     ways: Sequence[str] = ("off", "on"),
+    nodes: bool = False,
     say: Any = print,
 ) -> list[dict[str, Any]]:
-    """Measure everything: a service for each of `WAYS` that is asked for; they take turns at each load."""
+    """Measure everything: each of `WAYS` that is asked for takes its turn at each load.
+
+    `nodes`: of a decode node, behind one prefill node of FastDeploy's own.
+    """
     rows = []
+    begin = _nodes if nodes else _services
     for kind in kinds:
         with contextlib.ExitStack() as stack:
-            services = {
-                way: _service(stack, tree, folder / f"{kind.replace(' ', '')}-{way}", kind, way)
-                for way in ways
-            }
-            for service in services.values():
-                service.wait(300)
-            for interval in intervals:
-                for count in requests:
-                    for service in services.values():
-                        with contextlib.suppress(TimeoutError):
-                            row = measure(service, Load(count, kind, interval), seconds=seconds)
-                            rows.append({"plug-in": service.plug_in, **row})
-                            say(json.dumps(rows[-1]))
-                        settle(service)
+            asked = begin(stack, tree, folder / kind.replace(" ", ""), kind, ways)
+            for interval, count, way in itertools.product(intervals, requests, ways):
+                with asked(way) as (service, url):
+                    with contextlib.suppress(TimeoutError):
+                        row = measure(service, Load(count, kind, interval), seconds=seconds, url=url)
+                        rows.append({"plug-in": WAYS[way], **row})
+                        say(json.dumps(rows[-1]))
+                    settle(service)
     return rows
 
 
-def run_nodes(
-    tree: Path,
-    folder: Path,
-    *,
-    requests: list[int],
-    kinds: list[str],
-    intervals: list[float],
-    seconds: float,
-    say: Any = print,
-) -> list[dict[str, Any]]:
-    """Measure a decode node with the plug-in off and on, behind one prefill node of FastDeploy's own."""
-    rows = []
-    for kind in kinds:
-        with (
-            Namespace(RAISED) as namespace,
-            Nodes(
-                tree, folder / f"{kind.replace(' ', '')}-nodes", namespace, [(False, False), (False, True)],
-                channel=KINDS[kind][0], requests=256, blocks=BLOCKS,
-                environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
-            ) as nodes,
-        ):  # fmt: skip
-            for interval in intervals:
-                for count in requests:
-                    for plug_in in WAYS.values():
-                        with nodes.pair(False, plug_in) as pair, contextlib.suppress(TimeoutError):
-                            load = Load(count, kind, interval)
-                            row = measure(pair.decode, load, seconds=seconds, url=pair.url)
-                            rows.append({"plug-in": plug_in, **row})
-                            say(json.dumps(rows[-1]))
-                            settle(pair.decode)
-    return rows
+Asked = Callable[[str], contextlib.AbstractContextManager[tuple[Service, str]]]
+"""The service of a way that is measured, and where its clients ask."""
 
 
-def _service(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, way: str) -> Service:
-    """Started, in an IPC namespace of its own."""
-    service = Service(
-        tree, folder, plug_in=WAYS[way], channel=KINDS[kind][0],
-        namespace=stack.enter_context(Namespace(RAISED)),
-        environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+def _services(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, ways: Sequence[str]) -> Asked:
+    """One for each way, in an IPC namespace of its own."""
+    services = {
+        way: stack.enter_context(
+            Service(
+                tree, Path(f"{folder}-{way}"), plug_in=WAYS[way], channel=KINDS[kind][0],
+                namespace=stack.enter_context(Namespace(RAISED)), environment=ENVIRONMENT,
+            )
+        )
+        for way in ways
+    }  # fmt: skip
+    for service in services.values():
+        service.wait(300)
+    return lambda way: contextlib.nullcontext((services[way], services[way].url))
+
+
+def _nodes(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, ways: Sequence[str]) -> Asked:
+    namespace = stack.enter_context(Namespace(RAISED))
+    nodes = Nodes(
+        tree, Path(f"{folder}-nodes"), namespace, [(False, WAYS[way]) for way in ways],
+        channel=KINDS[kind][0], requests=256, blocks=BLOCKS, environment=ENVIRONMENT,
     )  # fmt: skip
-    return stack.enter_context(service)
+    stack.enter_context(nodes)
+
+    @contextlib.contextmanager
+    def asked(way: str) -> Iterator[tuple[Service, str]]:
+        with nodes.pair(False, WAYS[way]) as pair:
+            yield pair.decode, pair.url
+
+    return asked
 
 
 def settle(service: Service, seconds: float = 90) -> None:
