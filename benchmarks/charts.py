@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from . import engine, processors
+from . import engine, processors, shares
 from .cases import Case
 from .report import OURS, by_question, seconds
 from .runner import Compared, Found
@@ -94,14 +94,14 @@ def parts(compared: Compared, name: str) -> dict[str, float]:
     found = {engine.GET: of(engine.GET)}
     if name == processors.RESTATED:
         left = of(engine.RESULTS)
-        for part in engine.STEP_PARTS:
+        for part in shares.PARTS:
             rest = of(f"{engine.RESULTS}, less {part}")
             found[part] = max(left - rest, 0.0)
             left = min(left, rest)
         found[engine.RESULTS] = left
     else:
         found[engine.RESULTS] = of(engine.RESULTS)
-    found[engine.TEXTS] = 0.0 if name == "floor" else of(engine.TEXTS)
+    found[engine.TEXTS] = of(engine.TEXTS)
     if f"{name}: {engine.DICTS}" in results:
         found[engine.DICTS] = of(engine.DICTS)
     return found | {engine.PACK: of(engine.PACK)}
