@@ -237,7 +237,9 @@ class Case:
         import numpy as np
         import sysv_ipc
 
+        from benchmarks import cases
         from benchmarks.built import _floor
+        from benchmarks.save import OPS
         from fd_postproc import ops, queues
         from tests.lib import real_cuda
         from tests.lib.stub_cuda import Exchange
@@ -248,32 +250,18 @@ class Case:
         os.environ["INFERENCE_MSG_QUEUE_ID"] = str(int.from_bytes(os.urandom(2), "little") + 70000)
         key = queues.locate("spec_topk")
         self.queue = sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
-        rng, rows = np.random.default_rng(1), 2 * batch
-        arrays = {
-            "tokens": rng.integers(0, 1 << 17, (batch, 6)),
-            "ids": rng.integers(0, 1 << 17, (rows, cols)),
-            "scores": rng.random((rows, cols), dtype=np.float32),
-            "ranks": rng.integers(0, 9, rows),
-            "counts": np.full(batch, 2, np.int32),
-            "offsets": np.arange(0, rows, 2, dtype=np.int32),
-            "not_need_stop": np.array([True]),
-            "decoded": np.ones((batch, 1), np.int32),
-            "prompts": np.ones((batch, 1), np.int64),
-            "preempted": np.zeros((batch, 1), np.int32),
-        }
+        arrays, (_, wanted) = cases.Case(batch=batch, columns=cols).inputs(), OPS["spec_topk"]
         device = {name: Exchange(array) for name, array in arrays.items() if name != "not_need_stop"}
         self.upstreams = [
             (np.zeros_like(arrays[name]), device[name])
             for name in ("tokens", "ids", "scores", "ranks", "counts", "offsets")
         ]
         self.stock = _floor.Stock("spec_topk", arrays, self.queue.id)
-        order = ["tokens", "ids", "scores", "ranks", "counts", "offsets"]
-        order += ["not_need_stop", "decoded", "prompts", "preempted"]
-        on_host = [*(device[name] for name in order[:4]), *(arrays[name] for name in order[4:])]
-        on_device = [device.get(name, arrays[name]) for name in order]
-        self.calls = {}
-        for where, tensors in ("host", on_host), ("device", on_device):
-            self.calls[where] = [*tensors, 3, 0, False]
+        large = {name: device[name] for name in ("tokens", "ids", "scores", "ranks")}
+        self.calls = {
+            where: [{**arrays, **on_device}[one] if isinstance(one, str) else one for one in wanted]
+            for where, on_device in (("host", large), ("device", device))
+        }
 
     def upstream(self):
         for array, tensor in self.upstreams:
