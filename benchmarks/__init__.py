@@ -5,7 +5,6 @@
 * ``ABOUT``, one line saying what is measured,
 * ``REFERENCE``, the contender that the others are divided by, mostly the floor,
 * ``BASELINE``, optional: the contender that does it as FastDeploy does,
-* ``TAIL``, optional: true if the slowest calls matter,
 * ``notes(compared)``, optional: what the results say as a whole, a line each, printed under the table,
 * ``load()``, optional: imports what the contenders need, once for all of them,
 * ``comparisons(quick)``, the `Comparison`s to make.
@@ -16,8 +15,8 @@ contenders of one comparison timed in turn, round after round; ``report.py`` pri
 where a step's time goes.
 """
 
-QUESTIONS = ("receive", "save", "step", "engine", "delivery", "api")
-QUEUE_QUESTIONS = ("receive", "save", "engine", "delivery")
+QUESTIONS = ("receive", "save", "step", "engine", "api")
+QUEUE_QUESTIONS = ("receive", "save", "engine")
 """Those that run in an IPC namespace of their own."""
 QUICK_ROUNDS = 3
 FULL_ROUNDS = 5

@@ -32,7 +32,6 @@ examples:
   python -m benchmarks --quick                       all questions, few cases: a minute or two
   python -m benchmarks                               all questions, all cases: about 15 minutes
   python -m benchmarks receive save                  two questions, all cases
-  python -m benchmarks engine --plot pictures        and where a step's time goes (needs matplotlib)
   python -m benchmarks --quick --json before.json    keep the timings; then, after a change:
   python -m benchmarks --quick --compare before.json
 """
@@ -56,26 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="also show the times divided by those that --json wrote"
     )
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="DIR",
-        help="also draw the waterfall of question engine",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Progress on stderr, tables on stdout."""
     try:
-        from . import charts, report, runner
+        from . import report, runner
     except extensions.NotBuilt as error:
         raise CommandError(str(error)) from None
     if args.json and args.json.exists():
         raise CommandError(f"{args.json} is there already: move it, or name another file")
     try:
         runner.require_pyperf()
-        if args.plot:
-            charts.require_matplotlib()
         before = runner.load(args.compare) if args.compare else None
         todo = runner.plan(tuple(args.questions) or QUESTIONS, args.quick)
     except (ModuleNotFoundError, ValueError, OSError) as error:
@@ -95,16 +86,13 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, 140)
-    for table in report.report(found, before, screen.width):
+    for table in report.report(found, before):
         screen.print(table)
     if before is not None:
         for difference in runner.differences(before, found):
             note(f"benchmarks: {args.compare} was measured with another {difference}")
     if args.json and found:
         runner.save(found, args.json)
-    if args.plot and found:
-        for path in charts.draw(found, args.plot):
-            note(f"benchmarks: {path}")
     if failure:
         raise CommandError(failure)
     return 130 if interrupted else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,9 +21,6 @@ SMALL_INTS = range(-5, 257)  # CPython keeps these: asking for one makes no obje
 
 Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
 Dialect: TypeAlias = Literal["packed", "legacy", "compact"]
-
-
-_LABEL = re.compile(r"(plain|topk|spec|spec_topk) b(\d+)(?: a(\d+))?(?: c(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -54,16 +50,6 @@ class Case:
         if self.channel.endswith("topk"):
             parts.append(f"c{self.columns}")
         return " ".join(parts)
-
-    @classmethod
-    def parse(cls, label: str) -> Case | None:
-        """The case that has this label; None if none has."""
-        found = _LABEL.fullmatch(label)
-        if found is None:
-            return None
-        channel, batch, accepted, columns = found.groups()
-        case = cls(channel, int(batch), int(accepted or 1), int(columns or 1))  # type: ignore[arg-type]
-        return case if str(case) == label else None
 
     def step(self) -> Step:
         """The step, always the same for the same case."""
@@ -162,18 +148,12 @@ class Ready:
         Python objects made by one call.
     close : callable, optional
         Undoes what outlives the process.
-    single : bool, optional
-        Time single calls, many of them, instead of loops.
-    facts : callable, optional
-        Called after the timings; what it returns is noted beside them (a dict of str to numbers).
     """
 
     run: TimeFunction
     bytes: int = 0
     objects: int = 0
     close: Callable[[], Any] = field(default=lambda: None)
-    single: bool = False
-    facts: Callable[[], dict[str, Any]] = field(default=dict)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from . import engine, processors
-from .cases import Case
+from . import engine, processors, shares
 from .report import OURS, by_question, seconds
 from .runner import Compared, Found
 
@@ -94,14 +93,14 @@ def parts(compared: Compared, name: str) -> dict[str, float]:
     found = {engine.GET: of(engine.GET)}
     if name == processors.RESTATED:
         left = of(engine.RESULTS)
-        for part in engine.STEP_PARTS:
+        for part in shares.PARTS:
             rest = of(f"{engine.RESULTS}, less {part}")
             found[part] = max(left - rest, 0.0)
             left = min(left, rest)
         found[engine.RESULTS] = left
     else:
         found[engine.RESULTS] = of(engine.RESULTS)
-    found[engine.TEXTS] = 0.0 if name == "floor" else of(engine.TEXTS)
+    found[engine.TEXTS] = of(engine.TEXTS)
     if f"{name}: {engine.DICTS}" in results:
         found[engine.DICTS] = of(engine.DICTS)
     return found | {engine.PACK: of(engine.PACK)}
@@ -128,7 +127,7 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
     figure, panel = pyplot.subplots(figsize=(11, 0.9 + 1.1 * len(measured)))
     names_of_parts = list(parts(measured[0], names[0]))
     shades = dict(zip(names_of_parts, COLOURS, strict=False))
-    longest, ticks = 0.0, {}
+    longest, ticks, cases = 0.0, {}, {str(case): case for case in processors.cases(True)}
     for group, one in enumerate(measured):
         medians = whole.get(one.case.removesuffix(", parts"), {})
         totals = [
@@ -140,7 +139,9 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
             _stacked(panel, place, _scaled(parts(one, name), total), colours)
             speed = f": {totals[0] / total:.0f} times as fast" if name == OURS else ""
             panel.text(1e3 * total, place, f"  {_micro(total)}{speed}", va="center", fontweight="bold")
-            words = _words(one.case.removesuffix(", parts")).replace("\n", " ")
+            case = cases[one.case.removesuffix(", parts")]
+            columns = f"{case.columns} column{'s' if case.columns > 1 else ''}"
+            words = f"{case.batch} requests, {case.accepted} tokens, {columns}"
             ticks[place] = f"{words}\n{name}" if name != OURS else name
     for part, colour in shades.items():
         if part != engine.GET:  # too narrow to be seen
@@ -170,11 +171,3 @@ def _stacked(panel: Any, place: float, durations: dict[str, float], colours: dic
                 1e3 * (at + took / 2), place, f"{1e3 * took:.0f}", ha="center", va="center", fontsize=9
             )
         at += took
-
-
-def _words(label: str) -> str:
-    case = Case.parse(label)
-    if case is None:
-        return label
-    columns = f"{case.columns} column{'s' if case.columns > 1 else ''}"
-    return f"{case.batch} requests, {case.accepted} tokens,\n{columns}"

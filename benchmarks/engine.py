@@ -10,7 +10,7 @@ from typing import Any
 from fd_postproc.fastdeploy.engine.results._results import Messages
 from tests.restated.workload import Case as LoadCase
 
-from . import receive
+from . import receive, shares
 from .cases import Case, Comparison, Ready, check, objects_in, rounds_for, timed
 from .processors import (
     CLASSES,
@@ -26,7 +26,6 @@ from .processors import (
     token_processor_module,
 )
 from .queued import taken
-from .shares import REMOVALS, stripped
 from .step import result_objects, steps_of
 
 ABOUT = (
@@ -38,14 +37,6 @@ BASELINE = RESTATED
 
 load = token_processor_module
 
-# What a part of the restated step is: the parts of `shares.REMOVALS` up to here, less those before.
-UNREAD = "text of every result"
-STEP_PARTS = {
-    UNREAD: 1,
-    "metrics": 4,
-    "look-ups and acceptance tables": 8,
-    "tensors to lists": 11,
-}
 RESULTS, TEXTS, DICTS, PACK, GET = "results", "scheduler's texts", "to_dict", "msgpack", "get op"
 PARTS = (GET, RESULTS, TEXTS, DICTS, PACK)
 
@@ -165,12 +156,10 @@ def _parts(case: Case) -> dict[str, Callable[[], Ready]]:
     for name in CLASSES:
         parts = [part for part in PARTS[1:] if (name, part) != (OURS, DICTS)]  # which it does not make
         contenders |= {f"{name}: {part}": partial(_part, name, one, part) for part in parts}
-    contenders |= {f"floor: {part}": partial(_floor_part, one, part) for part in (RESULTS, DICTS)}
-    for part, removed in STEP_PARTS.items():
+    for removed, part in enumerate(shares.PARTS, 1):
         contenders[f"{RESTATED}: {RESULTS}, less {part}"] = partial(_less, one, removed)
     contenders[f"{RESTATED}: {GET}"] = partial(taken, case, receive._stock)
     contenders[f"{OURS}: {GET}"] = partial(taken, case, partial(receive._ours, dialect="compact", full=False))
-    contenders[f"floor: {GET}"] = partial(taken, case, receive._arrays)
     return contenders
 
 
@@ -193,21 +182,11 @@ def _part(name: str, case: LoadCase, part: str) -> Ready:
     return Ready(timed(partial(importlib.import_module("msgpack").packb, dicts)))
 
 
-def _floor_part(case: LoadCase, part: str) -> Ready:
-    results = loaded(RESTATED, token_processor_module(), case).sink.last
-    dicts = [result.to_dict() for result in results]
-    made = result_objects(results if part == RESULTS else dicts)
-    right = comparable(made.make()) == comparable(results) if part == RESULTS else made.make() == dicts
-    check(right, "the floor makes other objects")
-    return Ready(timed(made.make))
-
-
 def _less(case: LoadCase, removed: int) -> Ready:
     """The restated step without its first parts; what is left still makes all results."""
-    assert removed <= len(REMOVALS)
     module = token_processor_module()
     loaded(RESTATED, module, case)  # the first step makes metrics that stand-ins would lack
-    work, restore = stripped(module, processor_class(RESTATED, module), case, removed)
+    work, restore = shares.stripped(module, processor_class(RESTATED, module), case, removed)
     work.step()
     check(len(work.sink.last) == case.batch, "results are missing")
     return Ready(steps_of(work), close=restore)

@@ -48,10 +48,10 @@ def fits(size: int) -> None:
         )
 
 
-def taken(case: Case, make: Callable[[sysv_ipc.MessageQueue, Case], Taking], key: int | None = None) -> Ready:
+def taken(case: Case, make: Callable[[sysv_ipc.MessageQueue, Case], Taking]) -> Ready:
     """Time a way to take the case's message, which this process has just sent; sending is not timed."""
     queue = sysv_ipc.MessageQueue(
-        key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=payload_size(case.channel)
+        None, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=payload_size(case.channel)
     )
     try:
         way = make(queue, case)

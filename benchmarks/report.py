@@ -14,9 +14,6 @@ from rich.text import Text
 from .runner import Compared, Found, Result
 
 OURS = "fd_postproc"
-INDENT, PADDING = "  ", 3
-LEAST = ("objects", "best", "bytes", "longest", "spread")
-"""Columns that a narrow terminal can do without, the first to go first."""
 
 
 def seconds(value: float) -> str:
@@ -53,19 +50,11 @@ def columns(question: str, before: dict[tuple[str, str, str], Result] | None = N
     """
     module = importlib.import_module(f"{__package__}.{question}")
     reference, baseline = module.REFERENCE, getattr(module, "BASELINE", "")
-    tail = getattr(module, "TAIL", False)
-    shown = [Column("median", lambda one, _: seconds(one.median))]
-    if tail:
-        shown += [
-            Column("p99", lambda one, _: seconds(one.percentile(0.99))),
-            Column("p99.9", lambda one, _: seconds(one.percentile(0.999))),
-            Column("longest", lambda one, _: seconds(one.longest)),
-        ]
-    else:
-        shown += [
-            Column("spread", lambda one, _: f"{100 * one.spread:.0f} %"),
-            Column("best", lambda one, _: seconds(one.best)),
-        ]
+    shown = [
+        Column("median", lambda one, _: seconds(one.median)),
+        Column("spread", lambda one, _: f"{100 * one.spread:.0f} %"),
+        Column("best", lambda one, _: seconds(one.best)),
+    ]
     if baseline:
         shown.append(Column("speed-up", lambda one, among: _ratio(among.results.get(baseline), one, "x")))
     if reference:
@@ -129,34 +118,16 @@ def rows(question: str, compared: list[Compared], shown: list[Column]) -> list[l
 
 
 def table(
-    question: str,
-    compared: list[Compared],
-    before: dict[tuple[str, str, str], Result] | None = None,
-    width: int = 140,
+    question: str, compared: list[Compared], before: dict[tuple[str, str, str], Result] | None = None
 ) -> Table:
-    """One question's results for a terminal.
-
-    Columns without content are left out, and, where the terminal is narrower than the table, those that
-    matter least; the caption says which.
-    """
+    """One question's results for a terminal.  Columns without content are left out."""
     module = importlib.import_module(f"{__package__}.{question}")
     shown = columns(question, before)
     cells = rows(question, compared, shown)
     used = [i for i in range(len(shown)) if any(line[2 + i] for line in cells)]
-    wide = {i: max(len(shown[i].heading), *(len(line[2 + i]) for line in cells)) for i in used}
-    names = [INDENT + line[1] for line in cells if any(line[2:])]
-    longest = max((len(name) for name in [*names, *(line[0] for line in cells)]), default=0)
-    dropped = []
-    for heading in LEAST:
-        if longest + sum(wide[i] + PADDING for i in used) <= width:
-            break
-        dropped += [heading for i in used if shown[i].heading == heading]
-        used = [i for i in used if shown[i].heading != heading]
     out = Table(
         title=Text(f"{question}: {module.ABOUT}"),
         title_justify="left",
-        caption=Text(f"For a wider terminal: {', '.join(dropped)}") if dropped else None,
-        caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
@@ -168,7 +139,7 @@ def table(
         if line[0]:
             out.add_row(Text(line[0]), style="cyan")
         style = "bold" if line[1] == OURS else None
-        out.add_row(Text(INDENT + line[1]), *(line[2 + i] for i in used), style=style)
+        out.add_row(Text("  " + line[1]), *(line[2 + i] for i in used), style=style)
     return out
 
 
@@ -178,21 +149,15 @@ def notes(question: str, compared: list[Compared]) -> list[str]:
     return said(compared) if said else []
 
 
-def report(found: Found, before: Found | None = None, width: int = 140) -> list[RenderableType]:
+def report(found: Found, before: Found | None = None) -> list[RenderableType]:
     """Tables of all questions, in the order in which they were asked, and notes under them.
 
-    Parameters
-    ----------
-    found : list of (str, Compared)
-    before : list of (str, Compared), optional
-        An earlier run to compare with.
-    width : int, optional
-        Characters of a line.
+    Beside an earlier run, if one is given.
     """
     then = None if before is None else earlier(before)
     shown: list[RenderableType] = []
     for question, compared in by_question(found).items():
-        shown.append(table(question, compared, then, width))
+        shown.append(table(question, compared, then))
         shown += [Text(line) for line in notes(question, compared)]
         shown.append(Text())
     return shown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import os
 import shutil
 import statistics
@@ -46,22 +45,19 @@ class Effort:
         Timings in each process, after one that is thrown away.
     min_time : float
         Seconds that one timing lasts at least; it sets the loop count.
-    single : int
-        Calls that are timed one by one, where a question wants that.
     """
 
     rounds: int
     values: int
     min_time: float
-    single: int
 
     def rounds_of(self, comparison: Comparison) -> int:
         """Processes for each contender of this comparison, which may ask for fewer."""
         return min(self.rounds, comparison.rounds or self.rounds)
 
 
-QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.005, single=500)
-FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.02, single=1000)
+QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.005)
+FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.02)
 
 
 class Result:
@@ -109,19 +105,10 @@ class Result:
         return min(self.values)
 
     @property
-    def longest(self) -> float:
-        return max(self.values)
-
-    @property
     def spread(self) -> float:
         """Half the distance between the quartiles, as a part of the median."""
         low, _, high = statistics.quantiles(self.values, n=4)
         return (high - low) / 2 / self.median
-
-    def percentile(self, part: float) -> float:
-        """The shortest time that this part of the timings did not exceed."""
-        ordered = sorted(self.values)
-        return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)]
 
     def ratio(self, other: Result) -> float:
         """Median over the rounds of this contender's time by the other's in the same round."""
@@ -322,7 +309,6 @@ def _compare(
                     "contender": name,
                     "min_time": effort.min_time,
                     "values": effort.values,
-                    "single": effort.single,
                 }
             )
             said = answer["errors"].strip()

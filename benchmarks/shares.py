@@ -75,42 +75,22 @@ def _without_lists(load: Load, names: Any, patch: Callable) -> None:
     load.processor._decode = lambda: received
 
 
-def _without_result(load: Load, names: Any, patch: Callable) -> None:
-    results = [
-        load.processor._new_result(slot, task, 3, task.metrics) for slot, task in enumerate(load.tasks)
-    ]
-
-    def reuse(slot: int, task: Any, mtype: int, metrics: Any) -> Any:
-        outputs = results[slot].outputs
-        outputs.token_ids, outputs.top_logprobs = [], None
-        return results[slot]
-
-    load.processor._new_result = reuse
-
-
-def _without_tokens(load: Load, names: Any, patch: Callable) -> None:
-    load.processor._append_tokens = lambda *arguments: None
-
-
-REMOVALS = {
-    "repr of every result": _without_repr,
-    "prometheus, per request": _without_prometheus,
-    "copy.copy of the metrics": _without_copy,
-    "stamping the metrics": _without_stamps,
-    "tracing, switched off": _without_tracing,
-    "task.get, twice": _without_get,
-    "environment look-up, per token": _without_environment,
-    "acceptance tables and gauges": _without_acceptance,
-    "accept counts from a tensor": _without_slow_counts,
-    "header as Paddle scalars": _without_header,
-    "nested lists": _without_lists,
-    "making the result": _without_result,
-    "per-token loop": _without_tokens,
+PARTS: dict[str, tuple[Callable, ...]] = {
+    "text of every result": (_without_repr,),
+    "metrics": (_without_prometheus, _without_copy, _without_stamps),
+    "look-ups and acceptance tables": (
+        _without_tracing,
+        _without_get,
+        _without_environment,
+        _without_acceptance,
+    ),
+    "tensors to lists": (_without_slow_counts, _without_header, _without_lists),
 }
+"""What goes into the restated step beside making the results, in the order in which it is taken out."""
 
 
 def stripped(module: Any, stock: type, case: Case, removed: int) -> tuple[Load, Callable[[], None]]:
-    """A load without the first `removed` parts of REMOVALS, and what puts them back."""
+    """A load without the first `removed` of PARTS, and what puts them back."""
     names = SimpleNamespace(**vars(module))
     load = Load(module, type("Profiled", (stock,), {"fd": names}), case)
     patched: list[tuple[type, str, Any]] = []
@@ -125,8 +105,9 @@ def stripped(module: Any, stock: type, case: Case, removed: int) -> tuple[Load, 
         load.processor._finalizer()
 
     try:
-        for removal in list(REMOVALS.values())[:removed]:
-            removal(load, names, patch)
+        for removals in list(PARTS.values())[:removed]:
+            for removal in removals:
+                removal(load, names, patch)
         load.reset()
     except BaseException:
         restore()

@@ -52,8 +52,8 @@ def loops_for(run: TimeFunction, min_time: float) -> int:
     return max(1, round(loops * min_time / took))
 
 
-def measure(name: str, ready: Ready, min_time: float, values: int, single: int) -> Any:
-    """Time a contender with pyperf: `values` timings after one that is thrown away, or `single` calls.
+def measure(name: str, ready: Ready, min_time: float, values: int) -> Any:
+    """Time a contender with pyperf: `values` timings after one that is thrown away.
 
     Returns
     -------
@@ -65,16 +65,10 @@ def measure(name: str, ready: Ready, min_time: float, values: int, single: int) 
     # collection takes milliseconds and would fall on some contenders and not on others.
     gc.collect()
     gc.freeze()
-    if ready.single:
-        arguments = ["--loops=1", f"-w{single // 20 + 1}", f"-n{single}"]
-    else:
-        arguments = [f"--loops={loops_for(ready.run, min_time)}", "-w1", f"-n{values}"]
     runner = pyperf.Runner()
-    runner.parse_args(["--worker", *arguments])
+    runner.parse_args(["--worker", f"--loops={loops_for(ready.run, min_time)}", "-w1", f"-n{values}"])
     metadata = {"message_bytes": ready.bytes, "objects_made": ready.objects}
-    measured = runner.bench_time_func(name, ready.run, metadata=metadata)
-    measured.update_metadata(ready.facts())
-    return measured
+    return runner.bench_time_func(name, ready.run, metadata=metadata)
 
 
 def answer(outside: str, order: dict[str, Any]) -> str:
@@ -89,7 +83,7 @@ def answer(outside: str, order: dict[str, Any]) -> str:
     gc.enable()
     try:
         name = f"{question}/{order['case']}/{order['contender']}"
-        measured = measure(name, ready, order["min_time"], order["values"], order["single"])
+        measured = measure(name, ready, order["min_time"], order["values"])
     finally:
         ready.close()
     text = io.StringIO()

@@ -20,10 +20,6 @@ Each number is a median.  What is timed, on a stream that is idle:
 * stream: from before to behind the save on its stream, by events: the kernel, and what it waits for.
 * upstream's pattern, restated: six tensors copied to pageable host memory one after another, FastDeploy's
   loop in C (benchmarks/_stock.h), msgsnd of 530,448 bytes.
-* bus: bytes of a message by its time on the stream, beside copies of 64 MiB to pinned host memory.
-* decode loop: steps one after another, in each a pause of the stream in the model's place, then the save; the
-  next step is launched as soon as the call returns.  Microseconds a step beyond the pause: what the save
-  costs the model.  Upstream's pattern cannot return before the stream has come to its copies.
 """
 
 import argparse
@@ -50,8 +46,6 @@ CASES = [(batch, cols) for batch in (1, 32, 256, 512) for cols in (1, 21)]
 STEPS, WARM_UP, MESSAGES = 200, 20, 100_000
 DRY_STEPS, DRY_MESSAGES = 2, 300
 DRY_PATIENCE = 4  # the stub is the processor, which may be busy with other things
-MODEL_US = 2000  # the pause of the stream in each step of the decode loop
-COPY_BYTES, COPIES = 64 << 20, 20
 TIMINGS_S = 120  # with the limits of the checks, ten minutes at most
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 NO_GPU = 3
@@ -213,15 +207,13 @@ def load_times():
 
 def own_namespace():
     """Command prefix for a namespace in which a queue may hold FastDeploy's messages."""
+    from benchmarks import runner
+
     script = 'echo 1048576 > /proc/sys/kernel/msgmax && echo 67108864 > /proc/sys/kernel/msgmnb && exec "$@"'
-    for options in (["--ipc"], ["--user", "--map-root-user", "--ipc"]):
-        prefix = ["unshare", *options, "--", "sh", "-c", script, "sh"]
-        if shutil.which("unshare") and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
-            return prefix
-    return []
+    prefix = runner.own_namespace()
+    return [*prefix, "sh", "-c", script, "sh"] if prefix else []
 
 
-IN_LOOP = ("upstream's pattern", "op, compact, numbers on the host", "op, compact, numbers on the device")
 RECEIVER = """
 import sys, time
 import fd_postproc as fp
@@ -234,27 +226,8 @@ with fp.Receiver("spec_topk", key=int(sys.argv[1])) as receiver:
 
 def timings(steps):
     """A line of JSON on stdout for each case: what was timed before something fails is kept."""
-    bus = bus_speed(COPY_BYTES if steps > DRY_STEPS else 1 << 16)
     for batch, cols in CASES:
-        print(json.dumps({**Case(batch, cols).measure(steps), "bus": bus}), flush=True)
-
-
-def bus_speed(size):
-    """Gigabytes a second of copies from the device to pinned host memory, by events."""
-    from tests.lib import real_cuda
-    from tests.lib.stub_cuda import Memory
-
-    driver = real_cuda.use()
-    begin, end = driver.event(), driver.event()
-    memory, pinned = Memory(size), driver.pinned(size)
-    took = []
-    for _ in range(COPIES):
-        driver.record(begin)
-        source, length = ctypes.c_uint64(memory.address), ctypes.c_size_t(size)
-        driver.call("cuMemcpyDtoHAsync_v2", pinned, source, length, None)
-        driver.record(end)
-        took.append(driver.elapsed_us(begin, end))
-    return size / max(statistics.median(took), 1e-3) / 1e3
+        print(json.dumps(Case(batch, cols).measure(steps)), flush=True)
 
 
 class Case:
@@ -264,7 +237,9 @@ class Case:
         import numpy as np
         import sysv_ipc
 
+        from benchmarks import cases
         from benchmarks.built import _floor
+        from benchmarks.save import OPS
         from fd_postproc import ops, queues
         from tests.lib import real_cuda
         from tests.lib.stub_cuda import Exchange
@@ -275,32 +250,18 @@ class Case:
         os.environ["INFERENCE_MSG_QUEUE_ID"] = str(int.from_bytes(os.urandom(2), "little") + 70000)
         key = queues.locate("spec_topk")
         self.queue = sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
-        rng, rows = np.random.default_rng(1), 2 * batch
-        arrays = {
-            "tokens": rng.integers(0, 1 << 17, (batch, 6)),
-            "ids": rng.integers(0, 1 << 17, (rows, cols)),
-            "scores": rng.random((rows, cols), dtype=np.float32),
-            "ranks": rng.integers(0, 9, rows),
-            "counts": np.full(batch, 2, np.int32),
-            "offsets": np.arange(0, rows, 2, dtype=np.int32),
-            "not_need_stop": np.array([True]),
-            "decoded": np.ones((batch, 1), np.int32),
-            "prompts": np.ones((batch, 1), np.int64),
-            "preempted": np.zeros((batch, 1), np.int32),
-        }
+        arrays, (_, wanted) = cases.Case(batch=batch, columns=cols).inputs(), OPS["spec_topk"]
         device = {name: Exchange(array) for name, array in arrays.items() if name != "not_need_stop"}
         self.upstreams = [
             (np.zeros_like(arrays[name]), device[name])
             for name in ("tokens", "ids", "scores", "ranks", "counts", "offsets")
         ]
         self.stock = _floor.Stock("spec_topk", arrays, self.queue.id)
-        order = ["tokens", "ids", "scores", "ranks", "counts", "offsets"]
-        order += ["not_need_stop", "decoded", "prompts", "preempted"]
-        on_host = [*(device[name] for name in order[:4]), *(arrays[name] for name in order[4:])]
-        on_device = [device.get(name, arrays[name]) for name in order]
-        self.calls = {}
-        for where, tensors in ("host", on_host), ("device", on_device):
-            self.calls[where] = [*tensors, 3, 0, False]
+        large = {name: device[name] for name in ("tokens", "ids", "scores", "ranks")}
+        self.calls = {
+            where: [{**arrays, **on_device}[one] if isinstance(one, str) else one for one in wanted]
+            for where, on_device in (("host", large), ("device", device))
+        }
 
     def upstream(self):
         for array, tensor in self.upstreams:
@@ -328,26 +289,13 @@ class Case:
                 for name, (dialect, call) in contenders.items():
                     os.environ["FD_POSTPROC_DIALECT"] = dialect
                     found[name] = self._times(call, receiver.stdout, steps)
-                loop = {name: self._loop(*contenders[name], receiver.stdout, steps) for name in IN_LOOP}
             finally:
                 receiver.kill()
                 receiver.wait()
             sizes = {dialect: self._size(dialect, contenders) for dialect in ("compact", "packed")}
         finally:
             self.queue.remove()
-        return {"batch": self.batch, "cols": self.cols, "times": found, "loop": loop, "sizes": sizes}
-
-    def _loop(self, dialect, call, received, steps):
-        """Microseconds of a step of the decode loop beyond the model's."""
-        os.environ["FD_POSTPROC_DIALECT"] = dialect
-        began = time.monotonic_ns()
-        for _ in range(steps):
-            self.driver.busy(None, MODEL_US)
-            call()
-        for _ in range(steps):
-            ended = int(received.readline())
-        self.ops.flush()
-        return (ended - began) / 1e3 / steps - MODEL_US
+        return {"batch": self.batch, "cols": self.cols, "times": found, "sizes": sizes}
 
     def _size(self, dialect, contenders):
         """Bytes of a message, all frames."""
@@ -405,13 +353,6 @@ def _mean(cases, which, contender="op, compact, numbers on the host"):
     return statistics.geometric_mean(max(case["times"][contender][which], 1e-3) for case in cases)
 
 
-def _of_the_bus(case):
-    """Speed of the largest message's way over the bus, beside that of large copies."""
-    took = case["times"]["op, packed, numbers on the device"][3]
-    speed = case["sizes"]["packed"] / max(took, 1e-3) / 1e3
-    return f"{speed:.1f} of {case['bus']:.1f} GB/s, {speed / case['bus']:.0%}"
-
-
 def unknowns(checks, loads, found):
     """Each thing that only a device can tell, with its answer."""
 
@@ -426,8 +367,6 @@ def unknowns(checks, loads, found):
         ("Bytes are those of the host's packer, all ops and dialects?", passed("test_every_op")),
         ("Does the kernel wait for its stream?", passed("test_the_kernel_waits_for_its_stream")),
         ("Is a capture in another thread left sound?", passed("test_a_capture_in_another_thread")),
-        ("Does a thread without a context save?", passed("test_a_thread_without_a_context")),
-        ("Do many messages arrive whole?", passed("test_many_messages_arrive_whole")),
         ("Are random messages those of the CPU's packer?", passed("random messages")),
         ("Do two streams keep the order of the calls?", passed("test_two_streams")),
         ("Fork before and after?", passed("test_fork")),
@@ -442,7 +381,6 @@ def unknowns(checks, loads, found):
         lines += [
             ("Is it better that the host decides?", f"readable after {host / device:.2f} of the time"),
             ("How much sooner than by upstream's pattern?", f"{stock / host:.1f} times, geometric mean"),
-            ("How much of the bus's speed does a large message reach?", _of_the_bus(found[-1])),
         ]
     return lines
 
@@ -467,13 +405,10 @@ def report(data):
         for name, times in case["times"].items():
             numbers = " | ".join(f"{value:.1f}" for value in times)
             out.append(f"| {case['batch']} | {case['cols']} | {name} | {numbers} |")
-    out.append(f"\nDecode loop: microseconds a step beyond the model's {MODEL_US}.\n")
-    out.append(f"| batch | columns | {' | '.join(IN_LOOP)} | bytes, compact | packed |")
-    out.append("|---:" * (4 + len(IN_LOOP)) + "|")
+    out.append("\n| batch | columns | bytes, compact | packed |\n|---:|---:|---:|---:|")
     for case in found:
-        numbers = [case["batch"], case["cols"], *(f"{case['loop'][name]:.0f}" for name in IN_LOOP)]
-        numbers += [f"{size:,}" for size in case["sizes"].values()]
-        out.append(f"| {' | '.join(map(str, numbers))} |")
+        sizes = " | ".join(f"{size:,}" for size in case["sizes"].values())
+        out.append(f"| {case['batch']} | {case['cols']} | {sizes} |")
     return "\n".join(out)
 
 

@@ -27,11 +27,10 @@ try:
         rollouts,
         streams,
         thinking,
-        watch,
         wrapped,
     )
-    from .namespace import DEFAULT, RAISED, Namespace
-    from .server import CHANNELS, Service
+    from .namespace import DEFAULT, RAISED
+    from .server import CHANNELS, running
 except ModuleNotFoundError as missing:
     sys.exit(f"{missing}: pip install -r tests/fastdeploy-requirements.txt into this Python")
 
@@ -59,14 +58,10 @@ def _serve(arguments: argparse.Namespace, folder: Path) -> int:
     passed_over = sorted(name for name in os.environ if name.startswith("FD_"))
     if passed_over:
         print(f"not passed on: {', '.join(passed_over)}; --environment NAME=VALUE does it", flush=True)
-    with (
-        Namespace(LIMITS[arguments.limits]) as namespace,
-        Service(
-            arguments.tree, folder, plug_in=arguments.plug_in, channel=arguments.channel[0],
-            namespace=namespace, draft=arguments.draft, environment=dict(arguments.environment),
-        ) as service,
-    ):  # fmt: skip
-        service.wait(300)
+    with running(
+        arguments.tree, folder, limits=LIMITS[arguments.limits], plug_in=arguments.plug_in,
+        channel=arguments.channel[0], draft=arguments.draft, environment=dict(arguments.environment),
+    ) as service:  # fmt: skip
         print(f"{service.url}  metrics: {service.ports[2]}  logs: {folder}/log", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while service.process.poll() is None:
@@ -122,55 +117,29 @@ def compare(
     again = 0
     for number, plug_in in enumerate(plug_ins):
         place = folder / ("on" if plug_in else "off" if number == 0 else "off-again")
-        with (
-            Namespace(RAISED) as namespace,
-            Service(
-                tree,
-                place,
-                plug_in=plug_in,
-                channel=channel,
-                draft=draft,
-                namespace=namespace,
-                requests=32,
-                multimodal=multimodal,
-                environment={
-                    "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in)),
-                    "FD_POSTPROC_MENDS": str(int(mends)),
-                    "FD_POSTPROC_STREAM_INTERVAL": stream_interval,
-                },
-            ) as service,
-        ):
-            service.wait(300)
-            answers.append(
-                {
-                    "alone": cases.ask(service, wanted),
-                    "crowd": cases.ask(service, wanted, side_by_side=8),
-                }
-            )
-            if not cases.quiet(service):
-                answers[-1]["alone"]["left"] = ["requests are running forever"]
+        with running(
+            tree, place, plug_in=plug_in, channel=channel, draft=draft, requests=32, multimodal=multimodal,
+            environment={
+                "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in)),
+                "FD_POSTPROC_MENDS": str(int(mends)),
+                "FD_POSTPROC_STREAM_INTERVAL": stream_interval,
+            },
+        ) as service:  # fmt: skip
+            answers.append(cases.ask_both_ways(service, wanted))
             active = [side for side in ("engine", "worker") if f"{side} side active" in service.log()]
-            left = watch.seams_left(service.metrics()) if plug_in else []
+            left = cases.seams_left(service.metrics()) if plug_in else []
             again += sum(service.dropped(case.name) for case in wanted)
         (place / "answers.json").write_text(json.dumps(answers[-1], indent=1))
-    found, hangs = [], []
-    for how in "alone", "crowd":
-        off, on = (each[how] for each in answers)
-        joined = bool(stream_interval)
-        lines = cases.differences(
-            off, on, crowd=how == "crowd", whole=joined, may_go_on=joined and channel.startswith("spec")
-        )
-        found += [f"{how}: {line}" for line in lines]
-        hangs += [f"{how}: {name}" for name, got in on.items() if got[-1:] == ["hangs"]]
+    joined = bool(stream_interval)
+    found = cases.told_apart(*answers, whole=joined, may_go_on=joined and channel.startswith("spec"))
     return {
-        "active": active, "left to FastDeploy": left, "cases": 2 * len(wanted), "asked again": again,
-        "hangs": hangs, "differences": found,
+        "active": active, "left to FastDeploy": left, "cases": 2 * len(wanted), "asked again": again, **found,
     }  # fmt: skip
 
 
 def _told(what: str, right: dict[str, Any], got: dict[str, Any]) -> list[str]:
     """Print how many answers hang and differ; the differences."""
-    hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
+    hang = len(cases.hanging(got))
     wrong = cases.differences(right, got, crowd=True)
     print(f"{what}: {hang} of {len(got)} hang, {len(wrong)} differ {wrong[:1]}", flush=True)
     return wrong
@@ -254,7 +223,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> int:
     rows = measure.run(arguments.tree, folder, ways=arguments.way, **load)
     if not arguments.nodes:
         return _keep(arguments, rows, measure.table(rows))
-    decoding = measure.run_nodes(arguments.tree, folder, **load)
+    decoding = measure.run(arguments.tree, folder, nodes=True, **load)
     of_all = [{"service": "one engine", **row} for row in rows]
     of_all += [{"service": "decode node", **row} for row in decoding]
     text = f"One engine:\n\n{measure.table(rows)}\n\nDecode node:\n\n{measure.table(decoding)}"
@@ -268,15 +237,6 @@ def _streams(arguments: argparse.Namespace, folder: Path) -> int:
         stream_intervals=arguments.stream_interval, say=_say,
     )  # fmt: skip
     return _keep(arguments, rows, streams.table(rows))
-
-
-def _watch(arguments: argparse.Namespace, folder: Path) -> int:
-    """Ordinary traffic: a finding that is more than information makes the exit status 1."""
-    told = watch.run(
-        arguments.tree, folder, minutes=arguments.minutes, channel=arguments.channel[0], seed=arguments.seed
-    )
-    print(json.dumps(told, indent=1))
-    return 1 if told["unhealthy"] or any(one["severity"] != "info" for one in told["findings"]) else 0
 
 
 def _thinking(arguments: argparse.Namespace, folder: Path) -> int:
@@ -396,10 +356,6 @@ def _parser() -> argparse.ArgumentParser:
     wrong.add_argument("--side", choices=("both", "on", "off"), default="both", help="plug-in; not of limits")
     wrong.add_argument("--row", nargs="+", metavar="WORDS", help="rows with these words; not of limits")
     wrong.set_defaults(run=_faults)
-    watched = commands.add_parser("watch", help="ordinary traffic, and what explain finds in it")
-    watched.add_argument("--minutes", type=float, default=60)
-    watched.add_argument("--seed", type=int, default=1)
-    watched.set_defaults(run=_watch)
     paired = commands.add_parser(
         "pairs", help="a prefill and a decode node behind FastDeploy's router, plug-in on none, both, one"
     )
@@ -422,7 +378,6 @@ def _parser() -> argparse.ArgumentParser:
         (of_ranks, [], _ranks),
         (broken, ["off/off", "on/on"], _pair_faults),
     ):
-        command.add_argument("--json", type=Path, help="also write this file")
         if ways:
             command.add_argument(
                 "--way", choices=pairs.WAYS, nargs="+", default=ways, help="plug-in on prefill/decode node"
@@ -430,15 +385,13 @@ def _parser() -> argparse.ArgumentParser:
         if command not in (broken, traced):
             command.add_argument("--every-case", action="store_true", help="all cases, not a dozen")
         command.set_defaults(run=function)
-    for command in serve, asked, wrong, watched, paired, of_ranks, broken, traced:
+    for command in serve, asked, wrong, paired, of_ranks, broken, traced:
         command.add_argument("--channel", choices=CHANNELS, nargs="+", default=list(CHANNELS))
     timed = commands.add_parser("measure", help="CPU of a step, thread by thread")
     timed.add_argument("--requests", type=int, nargs="+", default=[1, 32, 128, 256])
     timed.add_argument("--kind", choices=measure.KINDS, nargs="+", default=list(measure.KINDS))
     timed.add_argument("--interval", type=float, nargs="+", default=[0.1, 0.0], help="seconds between steps")
-    timed.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     timed.add_argument("--nodes", action="store_true", help="then also a decode node behind a prefill node")
-    timed.add_argument("--json", type=Path, help="also write this file")
     timed.set_defaults(run=_measure)
     served = commands.add_parser(
         "streams",
@@ -454,8 +407,6 @@ def _parser() -> argparse.ArgumentParser:
         "--stream-interval", nargs="+", default=[], metavar="TOKENS[,MS]",
         help="one API process of the plug-in, with each of these as FD_POSTPROC_STREAM_INTERVAL, 0 for off",
     )  # fmt: skip
-    served.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
-    served.add_argument("--json", type=Path, help="also write this file")
     served.set_defaults(run=_streams)
     for command in timed, served:
         command.add_argument(
@@ -466,21 +417,21 @@ def _parser() -> argparse.ArgumentParser:
     thinks.add_argument("--parser", choices=thinking.PARSERS, nargs="+", default=list(thinking.PARSERS))
     thinks.add_argument("--streams", type=int, nargs="*", default=[64])
     thinks.add_argument("--after", type=int, nargs="+", default=[500, 8000], help="tokens of each answer")
-    thinks.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
-    thinks.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     thinks.add_argument("--server", choices=thinking.SERVERS, nargs="+", default=list(thinking.SERVERS))
     thinks.add_argument("--whole", type=int, metavar="TOKENS", help="also answers that are not streamed")
-    thinks.add_argument("--json", type=Path, help="also write this file")
     thinks.set_defaults(run=_thinking)
     rolled = commands.add_parser("rollouts", help="answers with routed experts beside streams")
     rolled.add_argument("--streams", type=int, default=64)
     rolled.add_argument("--tokens", type=int, default=8000, help="of an answer's prompt and text")
     rolled.add_argument("--every", type=float, default=2.0, help="seconds from an answer to the next")
-    rolled.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
-    rolled.add_argument("--seconds", type=float, default=30.0, help="of each measurement")
-    rolled.add_argument("--json", type=Path, help="also write this file")
     rolled.set_defaults(run=_rollouts)
-    for command in serve, asked, wrong, watched, paired, of_ranks, broken, timed, served, thinks, rolled:
+    for command in thinks, rolled:
+        command.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
+    for command, seconds in (timed, 5.0), (served, 8.0), (thinks, 8.0), (rolled, 30.0):
+        command.add_argument("--seconds", type=float, default=seconds, help="of each measurement")
+    for command in paired, traced, of_ranks, broken, timed, served, thinks, rolled:
+        command.add_argument("--json", type=Path, help="also write this file")
+    for command in commands.choices.values():
         command.add_argument("--tree", type=_tree, required=True, help="folder that holds fastdeploy/")
         command.add_argument("--folder", type=Path, help="keep logs here")
     return parser

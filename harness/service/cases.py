@@ -163,6 +163,34 @@ def ask(
         return dict(pool.map(one, wanted))
 
 
+def ask_both_ways(service: Service, wanted: list[Case], *, seconds: float = 60) -> dict[str, Any]:
+    """What each case gets alone and beside others, and what is left running."""
+    got = {
+        "alone": ask(service, wanted, seconds=seconds),
+        "crowd": ask(service, wanted, seconds=seconds, side_by_side=8),
+    }
+    if not quiet(service):
+        got["alone"]["left"] = ["requests are running forever"]
+    return got
+
+
+def told_apart(right: dict[str, Any], got: dict[str, Any], **how: Any) -> dict[str, list[str]]:
+    """Hangs of `got`, and differences from `right`, both of `ask_both_ways`; `how` as of `differences`."""
+    return {
+        "hangs": [f"{which}: {name}" for which, answers in got.items() for name in hanging(answers)],
+        "differences": [
+            f"{which}: {line}"
+            for which in got
+            for line in differences(right[which], got[which], **{"crowd": which == "crowd", **how})
+        ],
+    }
+
+
+def hanging(got: dict[str, list[Any]]) -> list[str]:
+    """Names of the cases that got nothing for too long."""
+    return [name for name, parts in got.items() if parts[-1:] == ["hangs"]]
+
+
 def _one(client: openai.OpenAI, case: Case) -> list[Any]:
     got: list[Any] = []
     try:
@@ -347,6 +375,22 @@ def gauge(text: str, name: str) -> float | None:
     return None
 
 
+def gauges_on(page: str, *names: str) -> set[str]:
+    """Samples of these gauges of fd_postproc that are not 0 on a page of metrics."""
+    begins = tuple(f"fd_postproc_{name}{{" for name in names)
+    return {
+        line.rpartition(" ")[0]
+        for line in page.splitlines()
+        if line.startswith(begins) and float(line.rpartition(" ")[2])
+    }
+
+
+def seams_left(page: str) -> list[str]:
+    """Parts of the plug-in that a page of metrics says are FastDeploy's own, or that it knows none."""
+    paths = [line for line in page.splitlines() if line.startswith("fd_postproc_fast_path{")]
+    return [line for line in paths if not float(line.rpartition(" ")[2])] if paths else ["no path is there"]
+
+
 def until(true: Callable[[], bool], seconds: float) -> bool:
     """Whether it became so within the time."""
     deadline = time.monotonic() + seconds
@@ -355,3 +399,9 @@ def until(true: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+def wait_for_requests(service: Service, count: int) -> None:
+    """Until so many requests run."""
+    if not until(lambda: service.live() == count, 60):
+        raise TimeoutError(f"the {count} requests do not begin")

@@ -16,11 +16,10 @@ import httpx
 
 from fd_postproc.support.process_stat import cpu_seconds
 
-from .cases import PROMPTS, Case, ask, differences, quiet, until
+from .cases import PROMPTS, Case, ask, differences, gauges_on, quiet, until, wait_for_requests
 from .counters import WORK
 from .namespace import DEFAULT, RAISED, Namespace
-from .server import HTTP, Service, free_ports
-from .watch import gauges_on
+from .server import HTTP, Service, free_ports, running
 
 SHORT = 10.0
 """Seconds after which a client that got nothing is said to hang."""
@@ -40,21 +39,13 @@ def simple(channel: str) -> list[Case]:
 
 def reference(tree: Path, folder: Path, channel: str) -> dict[str, list[Any]]:
     """What FastDeploy's own service answers under raised limits."""
-    with (
-        Namespace(RAISED) as namespace,
-        Service(tree, folder, plug_in=False, channel=channel, namespace=namespace, requests=32) as service,
-    ):
-        service.wait(300)
+    with running(tree, folder, plug_in=False, channel=channel, requests=32) as service:
         return ask(service, simple(channel))
 
 
 def default_limits(tree: Path, folder: Path, channel: str, *, plug_in: bool) -> dict[str, list[Any]]:
     """The same where the kernel's limits are the default ones: a client that gets nothing "hangs"."""
-    with (
-        Namespace(DEFAULT) as namespace,
-        Service(tree, folder, plug_in=plug_in, channel=channel, namespace=namespace, requests=32) as service,
-    ):
-        service.wait(300)
+    with running(tree, folder, limits=DEFAULT, plug_in=plug_in, channel=channel, requests=32) as service:
         return ask(service, simple(channel), seconds=SHORT, side_by_side=8)
 
 
@@ -66,13 +57,7 @@ def nobody_asks(tree: Path, folder: Path, *, plug_in: bool, plain: bool = True) 
     """
     wanted = simple("plain") + [case._replace(name=f"asked-{case.name}") for case in simple("topk")]
     more = {"FD_SERVICE_UNASKED": "plain"} if plain else {}
-    with (
-        Namespace(RAISED) as namespace,
-        Service(
-            tree, folder, plug_in=plug_in, channel="topk", namespace=namespace, requests=32, environment=more
-        ) as service,
-    ):
-        service.wait(300)
+    with running(tree, folder, plug_in=plug_in, channel="topk", requests=32, environment=more) as service:
         answers = ask(service, wanted[: len(PROMPTS)], seconds=SHORT, side_by_side=8)
         mixed = [case for pair in zip(wanted, wanted[len(PROMPTS) :], strict=False) for case in pair]
         again = ask(service, mixed, seconds=SHORT, side_by_side=8)
@@ -109,8 +94,7 @@ def death(tree: Path, folder: Path, channel: str, *, whose: str, plug_in: bool) 
                 target=lambda: streams.update(ask(first, wanted, seconds=30, side_by_side=4)), daemon=True
             )
             asking.start()
-            if not until(lambda: first.live() == len(wanted), 60):
-                raise TimeoutError("the streams do not begin")
+            wait_for_requests(first, len(wanted))
             time.sleep(0.5)
             victim = first.workers()[0] if whose == "worker" else first.process.pid
             first.kill(victim)
@@ -155,18 +139,14 @@ def engine_gone(
         ]
 
     with (
-        Namespace(RAISED) as namespace,
-        Service(
-            tree, folder, plug_in=True, channel="topk", namespace=namespace, requests=32,
-            environment=environment,
+        running(
+            tree, folder, plug_in=True, channel="topk", requests=32, environment=environment
         ) as service,
         concurrent.futures.ThreadPoolExecutor() as pool,
     ):  # fmt: skip
-        service.wait(300)
         service.pace(0.01)
         waiting = pool.submit(ask, service, cases("waiting"), seconds=60 + stopped, side_by_side=len(kinds))
-        if not until(lambda: service.live() == len(kinds), 60):
-            raise TimeoutError("the requests do not begin")
+        wait_for_requests(service, len(kinds))
         if stopped:
             os.kill(service.process.pid, signal.SIGSTOP)
             time.sleep(stopped)
@@ -195,8 +175,7 @@ def quiet_worker(tree: Path, folder: Path, *, seconds: Sequence[float] = (6, 20)
     long: dict[str, Any] = {"max_tokens": 9000, "stream": True, "extra_body": {"min_tokens": 8999}}
     cases = [Case(f"long{n}", "chat", long, f"tell {n}") for n in range(4)]
     with (
-        Namespace(RAISED) as namespace,
-        Service(tree, folder, plug_in=True, namespace=namespace, requests=32) as service,
+        running(tree, folder, plug_in=True, requests=32) as service,
         concurrent.futures.ThreadPoolExecutor() as pool,
     ):
 
@@ -211,11 +190,9 @@ def quiet_worker(tree: Path, folder: Path, *, seconds: Sequence[float] = (6, 20)
             time.sleep(3)
             return sorted(found)
 
-        service.wait(300)
         service.pace(PACE)
         asking = pool.submit(ask, service, cases, seconds=300, side_by_side=len(cases))
-        if not until(lambda: service.live() == len(cases), 60):
-            raise TimeoutError("the streams do not begin")
+        wait_for_requests(service, len(cases))
         time.sleep(3)
         told: dict[str, Any] = {f"works {lasts:g} s": during(WORK, lasts) for lasts in seconds}
         (worker,) = service.workers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -11,7 +12,7 @@ import re
 import socket
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ START = 120.0
 """Seconds, within which each client has to have a chunk."""
 ACCEPTED = 2
 """Tokens of a request in each step."""
+ENVIRONMENT = {"FD_SERVICE_ACCEPT": str(ACCEPTED)}
 BLOCKS = 10000
 """Of a node: a request of 64 has 10,000 tokens."""
 THREADS = {
@@ -109,7 +111,7 @@ def measure(
             worker.pace(SPRINT)
             _until(lambda: worker.read()[2] >= wanted, 3600, f"{load.after} tokens of each")
             worker.pace(-1)
-            _until_idle(service, 3600)
+            _until(lambda: _is_idle(service), 3600, "API server that has written what it has")
         worker.pace(load.interval)
         _steps(worker, 5)
         with beside or contextlib.nullcontext():
@@ -207,15 +209,11 @@ def api_clock(service: Service) -> float:
     return sum(map(_process_clock, service.api_servers()))
 
 
-def _until_idle(service: Service, seconds: float) -> None:
-    """Until the API server has written what it has: it lags behind a worker that does not wait."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        busy = api_clock(service)
-        time.sleep(1)
-        if api_clock(service) - busy < 0.05:
-            return
-    raise TimeoutError(f"the API server is busy for more than {seconds} s")
+def _is_idle(service: Service) -> bool:
+    """Whether the API server does nothing for a second: it lags behind a worker that does not wait."""
+    busy = api_clock(service)
+    time.sleep(1)
+    return api_clock(service) - busy < 0.05
 
 
 def _until(true: Any, seconds: float, what: str) -> None:
@@ -231,16 +229,31 @@ def _clients(url: str, load: Load, pipe: Any) -> None:
     asyncio.run(_stream_all(url, load, pipe))
 
 
+class _Seen:
+    """What all streams have got: seconds to the first chunk and between chunks, and tokens."""
+
+    def __init__(self) -> None:
+        self.firsts: list[float] = []
+        self.gaps: list[float] = []
+        self.tokens = 0
+        self.measuring = False
+
+    def times(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"chunks": len(self.gaps), "tokens": self.tokens}
+        if self.firsts:
+            found["first chunk ms"] = statistics.median(self.firsts) * 1000
+        if len(self.gaps) > 1:
+            cuts = statistics.quantiles(self.gaps, n=100)
+            found |= {"chunk p50 ms": cuts[49] * 1000, "chunk p99 ms": cuts[98] * 1000}
+        return found
+
+
 async def _stream_all(url: str, load: Load, pipe: Any) -> None:
-    firsts: list[float] = []
-    gaps: list[float] = []
-    tokens: list[int] = []
-    requests, measuring, began = load.requests, asyncio.Event(), 0.0
+    seen, began = _Seen(), 0.0
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(None)) as session:
         tasks = [
-            asyncio.create_task(_stream(session, url, number, load, firsts, gaps, tokens, measuring))
-            for number in range(requests)
+            asyncio.create_task(_stream(session, url, number, load, seen)) for number in range(load.requests)
         ]
         while True:
             while not pipe.poll():
@@ -249,28 +262,19 @@ async def _stream_all(url: str, load: Load, pipe: Any) -> None:
                 break
             patience = time.perf_counter() + LATE
             # In a server that lags behind the last one comes late, or never if the engine runs ahead.
-            while len(firsts) < requests and time.perf_counter() < patience:
+            while len(seen.firsts) < load.requests and time.perf_counter() < patience:
                 await asyncio.sleep(0.02)
-            measuring.set()
+            seen.measuring = True
             began = time.perf_counter()
             pipe.send("measuring")
         seconds = time.perf_counter() - began
-        pipe.send({"client seconds": seconds, "tokens": sum(tokens), **_times(firsts, gaps)})
+        pipe.send({"client seconds": seconds, **seen.times()})
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _stream(
-    session: aiohttp.ClientSession,
-    url: str,
-    number: int,
-    load: Load,
-    firsts: list[float],
-    gaps: list[float],
-    tokens: list[int],
-    measuring: asyncio.Event,
-) -> None:
+async def _stream(session: aiohttp.ClientSession, url: str, number: int, load: Load, all_: _Seen) -> None:
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": f"request {number}"}],
         "max_tokens": 32700,
@@ -289,24 +293,14 @@ async def _stream(
             events = data.count(b"data: ")
             now = time.perf_counter()
             if load.counted and (usages := re.findall(rb'"completion_tokens":(\d+)\D', data)):
-                if measuring.is_set():
-                    tokens.append(int(usages[-1]) - counted)
+                if all_.measuring:
+                    all_.tokens += int(usages[-1]) - counted
                 counted = int(usages[-1])
             if seen <= 1 < seen + events:
-                firsts.append(now - start)
-            elif measuring.is_set() and events:
-                gaps.extend([(now - last) / events] * events)
+                all_.firsts.append(now - start)
+            elif all_.measuring and events:
+                all_.gaps.extend([(now - last) / events] * events)
             seen, last = seen + events, now
-
-
-def _times(firsts: list[float], gaps: list[float]) -> dict[str, Any]:
-    found: dict[str, Any] = {"chunks": len(gaps)}
-    if firsts:
-        found["first chunk ms"] = statistics.median(firsts) * 1000
-    if len(gaps) > 1:
-        cuts = statistics.quantiles(gaps, n=100)
-        found |= {"chunk p50 ms": cuts[49] * 1000, "chunk p99 ms": cuts[98] * 1000}
-    return found
 
 
 def run(
@@ -318,70 +312,62 @@ def run(
     intervals: list[float],
     seconds: float,
     ways: Sequence[str] = ("off", "on"),
+    nodes: bool = False,
     say: Any = print,
 ) -> list[dict[str, Any]]:
-    """Measure everything: a service for each of `WAYS` that is asked for; they take turns at each load."""
+    """Measure everything: each of `WAYS` that is asked for takes its turn at each load.
+
+    `nodes`: of a decode node, behind one prefill node of FastDeploy's own.
+    """
     rows = []
+    begin = _nodes if nodes else _services
     for kind in kinds:
         with contextlib.ExitStack() as stack:
-            services = {
-                way: _service(stack, tree, folder / f"{kind.replace(' ', '')}-{way}", kind, way)
-                for way in ways
-            }
-            for service in services.values():
-                service.wait(300)
-            for interval in intervals:
-                for count in requests:
-                    for service in services.values():
-                        with contextlib.suppress(TimeoutError):
-                            row = measure(service, Load(count, kind, interval), seconds=seconds)
-                            rows.append({"plug-in": service.plug_in, **row})
-                            say(json.dumps(rows[-1]))
-                        settle(service)
+            asked = begin(stack, tree, folder / kind.replace(" ", ""), kind, ways)
+            for interval, count, way in itertools.product(intervals, requests, ways):
+                with asked(way) as (service, url):
+                    with contextlib.suppress(TimeoutError):
+                        row = measure(service, Load(count, kind, interval), seconds=seconds, url=url)
+                        rows.append({"plug-in": WAYS[way], **row})
+                        say(json.dumps(rows[-1]))
+                    settle(service)
     return rows
 
 
-def run_nodes(
-    tree: Path,
-    folder: Path,
-    *,
-    requests: list[int],
-    kinds: list[str],
-    intervals: list[float],
-    seconds: float,
-    say: Any = print,
-) -> list[dict[str, Any]]:
-    """Measure a decode node with the plug-in off and on, behind one prefill node of FastDeploy's own."""
-    rows = []
-    for kind in kinds:
-        with (
-            Namespace(RAISED) as namespace,
-            Nodes(
-                tree, folder / f"{kind.replace(' ', '')}-nodes", namespace, [(False, False), (False, True)],
-                channel=KINDS[kind][0], requests=256, blocks=BLOCKS,
-                environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
-            ) as nodes,
-        ):  # fmt: skip
-            for interval in intervals:
-                for count in requests:
-                    for plug_in in WAYS.values():
-                        with nodes.pair(False, plug_in) as pair, contextlib.suppress(TimeoutError):
-                            load = Load(count, kind, interval)
-                            row = measure(pair.decode, load, seconds=seconds, url=pair.url)
-                            rows.append({"plug-in": plug_in, **row})
-                            say(json.dumps(rows[-1]))
-                            settle(pair.decode)
-    return rows
+Asked = Callable[[str], contextlib.AbstractContextManager[tuple[Service, str]]]
+"""The service of a way that is measured, and where its clients ask."""
 
 
-def _service(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, way: str) -> Service:
-    """Started, in an IPC namespace of its own."""
-    service = Service(
-        tree, folder, plug_in=WAYS[way], channel=KINDS[kind][0],
-        namespace=stack.enter_context(Namespace(RAISED)),
-        environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+def _services(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, ways: Sequence[str]) -> Asked:
+    """One for each way, in an IPC namespace of its own."""
+    services = {
+        way: stack.enter_context(
+            Service(
+                tree, Path(f"{folder}-{way}"), plug_in=WAYS[way], channel=KINDS[kind][0],
+                namespace=stack.enter_context(Namespace(RAISED)), environment=ENVIRONMENT,
+            )
+        )
+        for way in ways
+    }  # fmt: skip
+    for service in services.values():
+        service.wait(300)
+    return lambda way: contextlib.nullcontext((services[way], services[way].url))
+
+
+def _nodes(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, ways: Sequence[str]) -> Asked:
+    namespace = stack.enter_context(Namespace(RAISED))
+    nodes = Nodes(
+        tree, Path(f"{folder}-nodes"), namespace, [(False, WAYS[way]) for way in ways],
+        channel=KINDS[kind][0], requests=256, blocks=BLOCKS, environment=ENVIRONMENT,
     )  # fmt: skip
-    return stack.enter_context(service)
+    stack.enter_context(nodes)
+
+    @contextlib.contextmanager
+    def asked(way: str) -> Iterator[tuple[Service, str]]:
+        with nodes.pair(False, WAYS[way]) as pair:
+            yield pair.decode, pair.url
+
+    return asked
 
 
 def settle(service: Service, seconds: float = 90) -> None:
@@ -391,10 +377,8 @@ def settle(service: Service, seconds: float = 90) -> None:
     steps = -1
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        now, busy = worker.read()[0], api_clock(service)
-        time.sleep(1)
-        idle = api_clock(service) - busy < 0.05
-        if now == steps and idle and service.namespace.waiting() == 0:
+        now = worker.read()[0]
+        if _is_idle(service) and now == steps and service.namespace.waiting() == 0:
             return
         steps = worker.read()[0]
 

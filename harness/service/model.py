@@ -55,10 +55,19 @@ def make(folder: Path, layers: int = 2, experts: int = 0) -> tuple[int, int]:
     (folder / "vocab.json").write_text(json.dumps(vocabulary["vocab"]))
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in vocabulary["merges"]]
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    more = {"moe_k": experts, "moe_num_experts": 128} if experts else {}
+    _write_configs(folder, "Qwen2ForCausalLM", "qwen2", size, layers, end, end, pad, **more)
+    return 3 + len(MARKS), size
+
+
+def _write_configs(
+    folder: Path, cls: str, kind: str, size: int, layers: int, end: int, begin: int, pad: int, **more: object
+) -> None:
+    """Write what FastDeploy reads of a model's shape and of how it samples."""
     _write(
         folder / "config.json",
-        architectures=["Qwen2ForCausalLM"],
-        model_type="qwen2",
+        architectures=[cls],
+        model_type=kind,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=layers,
@@ -73,14 +82,13 @@ def make(folder: Path, layers: int = 2, experts: int = 0) -> tuple[int, int]:
         tie_word_embeddings=True,
         torch_dtype="bfloat16",
         eos_token_id=end,
-        bos_token_id=end,
+        bos_token_id=begin,
         pad_token_id=pad,
-        **({"moe_k": experts, "moe_num_experts": 128} if experts else {}),
+        **more,
     )
     _write(
         folder / "generation_config.json", eos_token_id=[end], pad_token_id=pad, top_p=0.8, temperature=0.7
     )
-    return 3 + len(MARKS), size
 
 
 def ids_of(folder: Path, text: str) -> list[int]:
@@ -122,38 +130,17 @@ def make_multimodal(folder: Path) -> tuple[int, int]:
         mask_token="<mask:1>",
         chat_template=_TEMPLATE,
     )
-    _write(
-        folder / "config.json",
-        architectures=["Ernie4_5_VLMoeForConditionalGeneration"],
-        model_type="ernie4_5_moe_vl",
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        hidden_act="silu",
-        rms_norm_eps=1e-6,
-        rope_theta=10000.0,
+    ids = tokenizer.eos_id(), tokenizer.bos_id(), tokenizer.pad_id()
+    _write_configs(
+        folder, "Ernie4_5_VLMoeForConditionalGeneration", "ernie4_5_moe_vl", size, 2, *ids,
         rope_3d=True,
         freq_allocation=4,
-        max_position_embeddings=32768,
-        vocab_size=size,
-        tie_word_embeddings=True,
-        torch_dtype="bfloat16",
-        eos_token_id=tokenizer.eos_id(),
-        bos_token_id=tokenizer.bos_id(),
-        pad_token_id=tokenizer.pad_id(),
         im_patch_id=tokenizer.piece_to_id("<|IMAGE_PLACEHOLDER|>"),
         spatial_conv_size=2,
         temporal_conv_size=2,
         vision_config={"depth": 1, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "patch_size": 14},
-    )
-    _write(folder / "preprocessor_config.json", patch_size=14, merge_size=2, temporal_conv_size=2)
-    _write(
-        folder / "generation_config.json",
-        eos_token_id=[tokenizer.eos_id()], pad_token_id=tokenizer.pad_id(), top_p=0.8, temperature=0.7,
     )  # fmt: skip
+    _write(folder / "preprocessor_config.json", patch_size=14, merge_size=2, temporal_conv_size=2)
     return 4 + len(symbols), size
 
 

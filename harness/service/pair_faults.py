@@ -13,7 +13,7 @@ from .cases import Case, gauge, until
 from .distributed import Nodes, Pair
 from .faults import simple
 from .namespace import RAISED, Namespace
-from .pairs import WAYS, hanging
+from .pairs import WAYS
 
 PATIENCE = 40.0
 """Seconds after which a client that got nothing is said to hang."""
@@ -44,7 +44,7 @@ def run(
             got = got or cases.ask(pair, simple(channel), seconds=PATIENCE)
             return {
                 "channel": channel, "way": way, "fault": fault, "clients": clients,
-                "hangs": hanging(got), "differences": cases.differences(right, got, crowd=True),
+                "hangs": cases.hanging(got), "differences": cases.differences(right, got, crowd=True),
                 "quiet": pair.quiet(), "reserved": waiting(pair),
             }  # fmt: skip
 

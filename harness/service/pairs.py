@@ -8,7 +8,7 @@ from typing import Any
 
 from . import cases
 from .cases import Case
-from .distributed import Nodes, Pair
+from .distributed import Nodes
 from .namespace import RAISED, Namespace
 
 WAYS = {
@@ -42,17 +42,6 @@ def named(names: list[str], channel: str, *, draft: bool = False) -> list[Case]:
     return [there[name] for name in names]
 
 
-def answers(pair: Pair, wanted: list[Case], *, seconds: float = 60) -> dict[str, Any]:
-    """What each case gets alone and beside others, and what is left running."""
-    found = {
-        "alone": cases.ask(pair, wanted, seconds=seconds),
-        "crowd": cases.ask(pair, wanted, seconds=seconds, side_by_side=8),
-    }
-    if not pair.quiet():
-        found["alone"]["left"] = ["requests are running forever"]
-    return found
-
-
 def compare(
     tree: Path,
     folder: Path,
@@ -82,7 +71,9 @@ def compare(
     ):  # fmt: skip
         for number, way in enumerate(ways):
             with nodes.pair(*WAYS[way]) as pair:
-                got = answers(pair, wanted)
+                got = cases.ask_both_ways(pair, wanted)
+                if not pair.quiet():
+                    got["alone"]["left"] = ["requests are running forever"]
                 again = pair.dropped("")
             (folder / f"{number}-{way.replace('/', '-')}.json").write_text(json.dumps(got, indent=1))
             first = first or got
@@ -90,21 +81,10 @@ def compare(
                 {
                     "channel": channel, "draft": draft, "way": way,
                     "cases": 2 * len(wanted), "dropped": again,
-                    "hangs": [f"{how}: {name}" for how in got for name in hanging(got[how])],
-                    "differences": [
-                        f"{how}: {line}"
-                        for how in got
-                        for line in cases.differences(first[how], got[how], crowd=how == "crowd")
-                    ],
-                    "sides": sides(nodes, way),
+                    **cases.told_apart(first, got), "sides": sides(nodes, way),
                 }
             )  # fmt: skip
     return rows
-
-
-def hanging(got: dict[str, list[Any]]) -> list[str]:
-    """Names of the cases that got nothing for too long."""
-    return [name for name, parts in got.items() if parts[-1:] == ["hangs"]]
 
 
 def sides(nodes: Nodes, way: str) -> list[str]:

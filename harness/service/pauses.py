@@ -15,11 +15,9 @@ from typing import Any
 
 import httpx
 
-from .cases import Case, ask, differences, quiet, until
-from .namespace import RAISED, Namespace
+from .cases import Case, ask, differences, gauges_on, quiet, until
 from .reading import busiest
-from .server import Service
-from .watch import gauges_on
+from .server import Service, running
 
 BUSY = 20
 """Processes that do nothing but compute, on however many processors there are."""
@@ -102,11 +100,9 @@ def run(
     """
     wanted = _wanted(streams=6)
     with (
-        Namespace(RAISED) as namespace,
-        Service(tree, folder, plug_in=plug_in, namespace=namespace, requests=32, workers=4) as service,
+        running(tree, folder, plug_in=plug_in, requests=32, workers=4) as service,
         concurrent.futures.ThreadPoolExecutor(len(wanted)) as pool,
     ):
-        service.wait(300)
         right = ask(service, wanted, side_by_side=len(wanted))
         said = 0
         for what in only:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from . import cases
-from .namespace import RAISED, Namespace
-from .pairs import few, hanging
-from .server import Service
+from .namespace import Namespace
+from .pairs import few
+from .server import Service, running
 
 RANKS = 2
 
@@ -25,16 +25,12 @@ def compare(
     rows, first = [], None
     for plug_in in False, True:
         place = folder / ("on" if plug_in else "off")
-        with (
-            Namespace(RAISED) as namespace,
-            Service(
-                tree, place, plug_in=plug_in, channel=channel, namespace=namespace, requests=32, ranks=RANKS,
-                workers=workers, environment={"FD_POSTPROC_MENDS": "0"},
-            ) as service,
-        ):  # fmt: skip
-            service.wait(600)
+        with running(
+            tree, place, seconds=600, plug_in=plug_in, channel=channel, requests=32, ranks=RANKS,
+            workers=workers, environment={"FD_POSTPROC_MENDS": "0"},
+        ) as service:  # fmt: skip
             found = asked(service, wanted)
-            queues = channel_keys(service, namespace, channel)
+            queues = channel_keys(service, service.namespace, channel)
             pages = [service.rank(rank).metrics() for rank in range(RANKS)]
         first = first or found
         (place / "answers.json").write_text(json.dumps(found, indent=1))
@@ -43,12 +39,7 @@ def compare(
                 {
                     "channel": channel, "plug-in": "on" if plug_in else "off", "rank": rank,
                     "cases": 2 * len(wanted), "queue": queues[rank],
-                    "hangs": [f"{how}: {name}" for how in got for name in hanging(got[how])],
-                    "differences": [
-                        f"{how}: {line}"
-                        for how in got
-                        for line in cases.differences(first[rank][how], got[how], crowd=True)
-                    ],
+                    **cases.told_apart(first[rank], got, crowd=True),
                     "active": [line for line in pages[rank].splitlines() if "fd_postproc_active{" in line],
                 }
             )  # fmt: skip
@@ -57,16 +48,9 @@ def compare(
 
 def asked(service: Service, wanted: list[cases.Case]) -> list[dict[str, Any]]:
     """What each rank's clients get, all ranks at once: a case at a time, and eight."""
-
-    def one(rank: int) -> dict[str, Any]:
-        ask = service.rank(rank)
-        got = {"alone": cases.ask(ask, wanted), "crowd": cases.ask(ask, wanted, side_by_side=8)}
-        if not cases.quiet(ask):
-            got["alone"]["left"] = ["requests are running forever"]
-        return got
-
+    ranks = [service.rank(rank) for rank in range(service.ranks)]
     with concurrent.futures.ThreadPoolExecutor(service.ranks) as pool:
-        return list(pool.map(one, range(service.ranks)))
+        return list(pool.map(lambda rank: cases.ask_both_ways(rank, wanted), ranks))
 
 
 def channel_keys(service: Service, namespace: Namespace, channel: str) -> list[str]:

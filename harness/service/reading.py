@@ -18,10 +18,8 @@ from typing import Any
 
 import httpx
 
-from .cases import Case, ask, differences, quiet, until
-from .namespace import RAISED, Namespace
-from .server import Service
-from .watch import gauges_on
+from .cases import Case, ask, differences, gauges_on, quiet, until, wait_for_requests
+from .server import Service, running
 
 LONG: dict[str, Any] = {"max_tokens": 500, "stream": True, "extra_body": {"min_tokens": 499}}
 PACE = 0.02
@@ -85,8 +83,7 @@ def dispatcher(service: Service, *, fault: str = "", opening: bool = False) -> d
         if opening:
             file.write_text(fault)
         waiting = pool.submit(ask, service, wanted, seconds=HANGS_S, side_by_side=4)
-        if not until(lambda: service.live() == 4, 60):
-            raise TimeoutError("the requests do not begin")
+        wait_for_requests(service, 4)
         time.sleep(1)
         if not opening and fault:
             file.write_text(fault)
@@ -131,8 +128,7 @@ def api_process(service: Service, *, victims: int = 1) -> dict[str, Any]:
         right = ask(service, wanted, side_by_side=len(wanted))
         service.pace(3 * PACE)
         waiting = pool.submit(ask, service, wanted, seconds=3 * HANGS_S, side_by_side=len(wanted))
-        if not until(lambda: service.live() == len(wanted), 60):
-            raise TimeoutError("the requests do not begin")
+        wait_for_requests(service, len(wanted))
         time.sleep(2)
         live = [service.live()]
         for pid in busiest(service, victims):
@@ -172,8 +168,7 @@ def engine_thread(service: Service, *, thread: str) -> dict[str, Any]:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(4)]
         waiting = pool.submit(ask, service, wanted, seconds=HANGS_S, side_by_side=4)
-        if not until(lambda: service.live() == 4, 60):
-            raise TimeoutError("the requests do not begin")
+        wait_for_requests(service, 4)
         time.sleep(1)
         file.write_text(thread)
         until(lambda: not file.exists(), 10)
@@ -269,16 +264,12 @@ def run(
     for number, (_, group) in enumerate(groups):
         together = list(group)
         place = folder / str(number)
-        with (
-            Namespace(RAISED) as namespace,
-            Service(
-                tree, place, plug_in=plug_in, namespace=namespace, requests=32, workers=together[0][1],
-                environment={
-                    "FD_SERVICE_DISPATCHER_FAULT": str(place / FAULT),
-                    "FD_SERVICE_ENDS_THREAD": str(place / ENDS),
-                },
-            ) as service,
-        ):  # fmt: skip
-            service.wait(300)
+        with running(
+            tree, place, plug_in=plug_in, requests=32, workers=together[0][1],
+            environment={
+                "FD_SERVICE_DISPATCHER_FAULT": str(place / FAULT),
+                "FD_SERVICE_ENDS_THREAD": str(place / ENDS),
+            },
+        ) as service:  # fmt: skip
             for what, _, act in together:
                 yield what, act(service)

@@ -16,8 +16,7 @@ import httpx
 import numpy as np
 
 from .measure import ACCEPTED, Load, measure, settle
-from .namespace import RAISED, Namespace
-from .server import Service
+from .server import Service, running
 from .thinking import SERVERS
 
 SHAPE = 46, 8
@@ -43,14 +42,10 @@ def run(
     for name, plug_in in SERVERS.items():
         for experts in (None, SHAPE):
             place = folder / f"{name}{'-experts' * bool(experts)}"
-            with (
-                Namespace(RAISED) as namespace,
-                Service(
-                    tree, place, plug_in=plug_in, channel="spec", namespace=namespace, experts=experts,
-                    environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
-                ) as service,
-            ):  # fmt: skip
-                service.wait(300)
+            with running(
+                tree, place, plug_in=plug_in, channel="spec", experts=experts,
+                environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+            ) as service:  # fmt: skip
                 if experts:
                     _fill(service, experts)
                 for beside in ("nothing", "answers") if not experts else ("answers with experts",):

@@ -12,14 +12,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from . import model
 from .counters import Counters
-from .namespace import Namespace
+from .namespace import RAISED, Namespace
 
 HERE = Path(__file__).resolve().parent
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
@@ -248,19 +249,15 @@ class Service:
 
     def workers(self) -> list[int]:
         """Process ids of its stand-in workers, by rank."""
-        return [
-            pid
-            for pid in self.processes()
-            if "worker_process.py" in _command(pid) and "-c" not in _command(pid)
-        ]
+        return self._running("worker_process.py")
 
     def messagers(self) -> list[int]:
         """Process ids of what moves a node's cache."""
-        return [
-            pid
-            for pid in self.processes()
-            if "cache_messager.py" in _command(pid) and "-c" not in _command(pid)
-        ]
+        return self._running("cache_messager.py")
+
+    def _running(self, program: str) -> list[int]:
+        commands = {pid: _command(pid) for pid in self.processes()}
+        return [pid for pid, command in commands.items() if program in command and "-c" not in command]
 
     def api_servers(self) -> list[int]:
         """Process ids of what answers HTTP: gunicorn's workers, which name themselves."""
@@ -361,6 +358,16 @@ class Service:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+
+@contextlib.contextmanager
+def running(
+    tree: Path, folder: Path, *, limits: Mapping[str, int] = RAISED, seconds: float = 300, **given: Any
+) -> Iterator[Service]:
+    """A `Service` that answers, in an IPC namespace of its own with these kernel limits."""
+    with Namespace(limits) as namespace, Service(tree, folder, namespace=namespace, **given) as service:
+        service.wait(seconds)
+        yield service
 
 
 class Rank:

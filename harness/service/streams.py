@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .measure import ACCEPTED, KINDS, WAYS, Load, measure, settle
-from .namespace import RAISED, Namespace
-from .server import Service
+from .server import running
 
 
 class Server(NamedTuple):
@@ -66,19 +65,14 @@ def run(
         for number, server in enumerate(servers):
             if server.way not in ways:
                 continue
-            with (
-                Namespace(RAISED) as namespace,
-                Service(
-                    tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=WAYS[server.way],
-                    channel=KINDS[kind][0], namespace=namespace, requests=max(streams),
-                    workers=server.processes,
-                    environment={
-                        "FD_SERVICE_ACCEPT": str(1 if stream_intervals else ACCEPTED),
-                        "FD_POSTPROC_STREAM_INTERVAL": server.interval,
-                    },
-                ) as service,
-            ):  # fmt: skip
-                service.wait(300)
+            with running(
+                tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=WAYS[server.way],
+                channel=KINDS[kind][0], requests=max(streams), workers=server.processes,
+                environment={
+                    "FD_SERVICE_ACCEPT": str(1 if stream_intervals else ACCEPTED),
+                    "FD_POSTPROC_STREAM_INTERVAL": server.interval,
+                },
+            ) as service:  # fmt: skip
                 for count in streams:
                     for interval in sorted(intervals, reverse=True):
                         row = None

@@ -15,8 +15,7 @@ import httpx
 from .cases import tidy
 from .counters import Counters
 from .measure import ACCEPTED, KINDS, Load, api_clock, measure, settle
-from .namespace import RAISED, Namespace
-from .server import Service
+from .server import Service, running
 
 PARSERS = {
     "no parser": ("", ""),
@@ -116,18 +115,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(re.sub("tool-[0-9a-f]{32}", "tool", plain).encode()).hexdigest()[:16]
 
 
-@contextlib.contextmanager
 def _service(tree: Path, folder: Path, kind: str, plug_in: bool, parser: str, says: dict[int, str]) -> Any:
-    with (
-        Namespace(RAISED) as namespace,
-        Service(
-            tree, Path(str(folder).replace(" ", "-")), plug_in=plug_in, channel=KINDS[kind][0],
-            namespace=namespace, parsers=PARSERS[parser], says=says,
-            environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
-        ) as service,
-    ):  # fmt: skip
-        service.wait(300)
-        yield service
+    return running(
+        tree, Path(str(folder).replace(" ", "-")), plug_in=plug_in, channel=KINDS[kind][0],
+        parsers=PARSERS[parser], says=says, environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+    )  # fmt: skip
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
 
 from . import cases
-from .namespace import RAISED, Namespace
-from .pairs import few, hanging
-from .server import Service
+from .pairs import few
+from .server import running
 
 WAYS = ("wraps", "wrapt", "class", "patch")
 """How the functions are wrapped, as the shim's `wrapping` does it."""
@@ -70,14 +69,7 @@ def compare(tree: Path, folder: Path, channel: str, how: str, seams: list[str]) 
                 "fewer": fewer,
                 "unnamed": [one for one in fewer if not _is_named(one, on["log"])],
                 "gauges": on["gauges"],
-                "hangs": [f"{which}: {name}" for which in on["got"] for name in hanging(on["got"][which])],
-                "differences": [
-                    f"{which}: {line}"
-                    for which in on["got"]
-                    for line in cases.differences(
-                        off["got"][which], on["got"][which], crowd=which == "crowd"
-                    )
-                ],
+                **cases.told_apart(off["got"], on["got"]),
             }
         )  # fmt: skip
     return rows
@@ -90,18 +82,12 @@ def _run(
     calls.mkdir(parents=True, exist_ok=True)
     plan.write_text(json.dumps({"how": how, "functions": wrapped, "calls": str(calls)}))
     wanted = few(channel)
-    with (
-        Namespace(RAISED) as namespace,
-        Service(
-            tree, folder, plug_in=plug_in, channel=channel, namespace=namespace, requests=32,
-            environment={"FD_POSTPROC_MENDS": "0", "FD_SERVICE_WRAPPED": str(plan)},
-        ) as service,
-    ):  # fmt: skip
-        service.wait(300)
+    with running(
+        tree, folder, plug_in=plug_in, channel=channel, requests=32,
+        environment={"FD_POSTPROC_MENDS": "0", "FD_SERVICE_WRAPPED": str(plan)},
+    ) as service:  # fmt: skip
         before = _calls(calls, wrapped)
-        got = {"alone": cases.ask(service, wanted), "crowd": cases.ask(service, wanted, side_by_side=8)}
-        if not cases.quiet(service):
-            got["alone"]["left"] = ["requests are running forever"]
+        got = cases.ask_both_ways(service, wanted)
         after = _calls(calls, wrapped)
         page = service.metrics()
     gauges = re.findall(r"fd_postproc_(?:active|known|fast_path)\{[^}]*\} 0\.0", page)

@@ -24,7 +24,7 @@ from tests.restated.workload import Case, Load
 pyperf = pytest.importorskip("pyperf")
 
 QUICK = runner.plan(QUESTIONS, quick=True)
-SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4, single=5)
+SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4)
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_taking_parts_out_leaves_the_names_as_they_were():
     module = processors.token_processor_module()
     classes = module.RequestOutput, module.RequestMetrics, module.Request
     after = []
-    for removed in range(len(shares.REMOVALS) + 1):
+    for removed in range(len(shares.PARTS) + 1):
         case = Case("spec_topk_target", 2, 2, 3)
         load, restore = shares.stripped(module, bind(module), case, removed)
         load.step()

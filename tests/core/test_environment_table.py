@@ -48,25 +48,6 @@ def test_every_variable_of_ours_in_the_sources_is_in_the_table():
     assert named <= set(VARIABLES)
 
 
-@each(
-    "name, bad",
-    [
-        ("INFERENCE_MSG_QUEUE_ID", "4294967296"),
-        *(("INFERENCE_MSG_ID", text) for text in ("2", "-1", "1.5", "0x1", "2147483648")),
-        ("FD_POSTPROC_PEER", "compact/2"),
-        *(("FD_POSTPROC_DIALECT", text) for text in ("Compact", "dense", "auto,packed")),
-        ("FD_POSTPROC_QUEUE_MODE", "777"),
-        ("FD_POSTPROC_CUDA_BUFFERS", "2"),
-        ("FD_POSTPROC_LOG_STATS", "-1"),
-        ("ENABLE_V1_KVCACHE_SCHEDULER", "yes"),
-    ],
-)
-def test_a_value_that_means_nothing(name, bad, monkeypatch):
-    monkeypatch.setenv(name, bad)
-    with pytest.raises(ValueError, match=re.escape(f"{name}={bad!r} ")):
-        _ = VARIABLES[name].value
-
-
 SAFELY_ON = {"FD_POSTPROC_DISABLE", "FD_POSTPROC_CHECKSUM", "FD_POSTPROC_KEEP_POLLING"}
 YES = {"1": "0", "true": "false", "TRUE": "FALSE", "yes": "no", " Yes ": " No ", "on": "off", "On": "Off"}
 

@@ -3,26 +3,18 @@
 import random
 import struct
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import fd_postproc as fp
 from tests import reference
 from tests.lib.line import SMALL
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
-from tests.lib.search import examples
 from tests.reference import FrameHeader, ReferenceStep
 from tests.reference.crc32c import crc32c
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 LAYOUTS = [SMALL, fp.Layout(1, 0, 1, 1), fp.Layout(4, 1, 1, 2), fp.Layout(128, 5, 6), fp.GPU]
-
-STEPS = st.tuples(st.sampled_from(CHANNELS), st.integers(0, 1 << 32), st.sampled_from(LAYOUTS)).map(
-    lambda case: (random_step(case[0], case[1], layout=case[2]), case[2])
-)
 
 
 def frame_of(step, layout=fp.GPU, **header):
@@ -57,29 +49,6 @@ def test_the_header_byte_by_byte():
     assert (
         fp.encode(step, "compact") == reference.encode(ReferenceStep.from_step(step), "compact") == expected
     )
-
-
-@examples(30)
-@given(case=STEPS)
-def test_a_frame_keeps_the_step(decode_both, case):
-    step, layout = case
-    frame = fp.encode(step, "compact", layout=layout)
-    assert frame == reference.encode(ReferenceStep.from_step(step), "compact", layout=layout)
-    again = decode_both(frame, step.channel, mtype=2, layout=layout)
-    assert again == step
-    assert (again.dialect, again.seq) == ("compact", 0)
-    if step.scores is not None:
-        np.testing.assert_array_equal(np.asarray(again.scores).view("i4"), np.asarray(step.scores).view("i4"))
-
-
-@examples(15)
-@given(case=STEPS, seq=st.integers(0, (1 << 64) - 1), sender=st.integers(0, (1 << 64) - 1))
-def test_a_step_remembers_its_number(case, seq, sender):
-    step, layout = case
-    frame = frame_of(step, seq=seq, sender=sender)
-    again = fp.decode(frame, step.channel, mtype=2, layout=layout)
-    assert again.seq == seq
-    assert fp.encode(again, "compact", layout=layout) == frame_of(step, seq=seq)
 
 
 def test_spec_frames_may_hold_more_requests_than_messages():

@@ -88,12 +88,14 @@ def test_inspect_and_remove(queue_key):
         queues.inspect_queue(msqid)
 
 
-def test_too_many_queues(raised_limits, queue_keys):
-    with open("/proc/sys/kernel/msgmni", "w") as file:
-        file.write("1")
-    queues.open_queue(queue_keys())
-    with pytest.raises(fp.QueueError, match=r"all 1 queues that kernel.msgmni allows .* kernel.msgmni=2"):
-        queues.open_queue(queue_keys())
+def test_too_many_queues(default_limits, queue_keys):
+    for most, better in (0, 32000), (1, 2):
+        default_limits("msgmni", most)
+        for _ in range(most):
+            queues.open_queue(queue_keys())
+        told = rf"all {most} queues that kernel.msgmni allows .*sysctl -w kernel.msgmni={better}\)"
+        with pytest.raises(fp.QueueError, match=told):
+            queues.open_queue(queue_keys())
 
 
 def test_peek_leaves_the_message(queue_key):

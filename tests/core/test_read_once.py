@@ -11,10 +11,10 @@ from fd_postproc import ops
 from fd_postproc._core import step_from_tensors
 from tests.lib.read_once import changed_by_reading
 from tests.lib.rows import each
-from tests.lib.save_cases import CHANNELS, arguments
+from tests.lib.save_cases import CHANNELS, arguments, calm
 from tests.reference import SAVE_OPS
 
-B, W, C = 20, 6, 3
+B, C = 20, 3
 DECIDE = {  # what it becomes
     "x": -9,
     "accept_num": 100,
@@ -27,33 +27,11 @@ DECIDE = {  # what it becomes
 }
 
 
-def tensors(op):
-    """Inputs of an op, by its own names."""
-    rows = B if op == "save_output_topk" else B * W
-    sampled, counts = np.arange(B * W).reshape(B, W), np.full(B, 2, np.int32)
-    ids, scores = np.arange(rows * C).reshape(rows, C), np.zeros((rows, C), np.float32)
-    given = {
-        "x": sampled if op.startswith("mtp") else np.arange(100, 100 + B).reshape(B, 1),
-        **dict.fromkeys(["accept_tokens", "sampled_token_ids"], sampled),
-        **dict.fromkeys(["accept_num", "token_num_per_batch"], counts),
-        **dict.fromkeys(["topk_ids", "logprob_token_ids"], ids),
-        **dict.fromkeys(["ranks", "logprob_ranks"], np.ones(rows, np.int64)),
-        "logprob_scores": scores,
-        "cu_batch_token_offset": np.arange(0, 2 * B, 2, dtype=np.int32),
-        "not_need_stop": np.array([True]),
-        "seq_lens_decoder": np.full(B, 9, np.int32),
-        "prompt_lens": np.ones(B, np.int64),
-        "preempted_idx": np.zeros(B, np.int32),
-        "step_idx": np.ones(B, np.int64),
-    }
-    return {name: array for name, array in given.items() if name in SAVE_OPS[op]}
-
-
 @each("dialect", ["compact", "packed"])
 @each("op, which", [(op, which) for op in CHANNELS for which in DECIDE if which in SAVE_OPS[op]])
 def test_a_save_op(op, which, dialect, raised_limits, ops_queue, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
-    queue, save, given = fp.Receiver(CHANNELS[op]), getattr(ops, op), tensors(op)
+    queue, save, given = fp.Receiver(CHANNELS[op]), getattr(ops, op), calm(op, B, C)
     save(*arguments(op, given))
     expected = queue.receive(0)
     assert expected.rows

@@ -113,15 +113,21 @@ def test_a_frame_of_another_service_and_another_channel_or_layout_is_of_another_
 
 @examples(60)
 @given(
-    seed=st.integers(0, 1 << 32), service=st.integers(0, (1 << 32) - 1), sender=st.integers(0, (1 << 64) - 1)
+    seed=st.integers(0, 1 << 32),
+    service=st.integers(0, (1 << 32) - 1),
+    sender=st.integers(0, (1 << 64) - 1),
+    seq=st.integers(0, (1 << 64) - 1),
 )
-def test_any_number_comes_back(seed, service, sender):
+def test_any_number_comes_back(seed, service, sender, seq):
+    """The step remembers its own; sent on, it has no sender or service yet."""
     step = random_step(CHANNEL, seed, batch=3, cols=2, layout=SMALL)
-    frame = reference.encode_frame(ReferenceStep.from_step(step), sender=sender, seq=0, service=service)
+    frame = reference.encode_frame(ReferenceStep.from_step(step), sender=sender, seq=seq, service=service)
     assert _service_of(frame, 2) == service == FrameHeader.unpack(frame).service
     assert _service_of(frame, 1) == 0
-    decoded = ReferenceStep.from_step(fp.decode(frame, CHANNEL, mtype=2, layout=SMALL))
-    assert decoded == replace(ReferenceStep.from_step(step), dialect="compact", seq=0)
+    again = fp.decode(frame, CHANNEL, mtype=2, layout=SMALL)
+    decoded = ReferenceStep.from_step(again)
+    assert decoded == replace(ReferenceStep.from_step(step), dialect="compact", seq=seq)
+    assert fp.encode(again, "compact", layout=SMALL) == reference.encode_frame(decoded, seq=seq)
     assert decode_frame(frame, CHANNEL, SMALL) == decoded
 
 

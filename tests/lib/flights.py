@@ -1,10 +1,11 @@
 """What the tests of the flight recorder have in common."""
 
 import logging
+import os
 from pathlib import Path
 
 from fd_postproc.flight import reading
-from fd_postproc.flight.codes import HEAD_SIZE, Kind
+from fd_postproc.flight.codes import HEAD_SIZE, MAGIC, Kind
 from fd_postproc.flight.reading import Event
 from fd_postproc.flight.recorder import Recorder
 
@@ -13,6 +14,14 @@ LOG = logging.getLogger("tests.flight")
 
 def begun(**options):
     return Recorder.begin("engine", "topk", 7, LOG, **{"size": 1 << 14, **options})
+
+
+def file_of(folder, process):
+    return str(folder / f"engine-7-{process}.flight")
+
+
+def is_made(path):
+    return os.path.exists(path) and Path(path).read_bytes()[: len(MAGIC)] == MAGIC
 
 
 def numbered(entries):

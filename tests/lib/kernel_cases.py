@@ -4,26 +4,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 import fd_postproc as fp
+from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.kernel_emulation import Call
 from tests.lib.save_cases import CHANNELS, random_inputs
 
-ROLES = {
-    "x": "tokens",
-    "accept_tokens": "tokens",
-    "sampled_token_ids": "tokens",
-    "topk_ids": "ids",
-    "logprob_token_ids": "ids",
-    "logprob_scores": "scores",
-    "ranks": "ranks",
-    "logprob_ranks": "ranks",
-    "accept_num": "counts",
-    "token_num_per_batch": "counts",
-    "cu_batch_token_offset": "offsets",
-    "seq_lens_decoder": "decoded",
-    "prompt_lens": "prompts",
-    "preempted_idx": "preempted",
-    "step_idx": "steps",
-}
+ROLES = {name: role for spec in SAVE_OPS.values() for role, name in spec.roles.items()}
 TWO_DIMENSIONS = ("tokens", "ids", "scores")
 LAYOUTS = [fp.GPU, fp.GPU, fp.Layout(128, 5, 6), fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
 

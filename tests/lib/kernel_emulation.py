@@ -33,6 +33,7 @@ ROLES = {  # in the order of fdk_job; the dtype that fdp_source has
 TYPES = {np.dtype(np.int64): 0, np.dtype(np.int32): 1, np.dtype(np.float32): 2}  # enum fdk_type
 REASONS = ["too many", "too narrow", "no row", "token wide", "id wide", "rank wide", "batch", "columns"]
 NOT_RUN, REFUSED = -2, -1
+MARGIN = 64  # bytes behind the longest message
 
 
 class _Array(ctypes.Structure):
@@ -152,14 +153,14 @@ class Call:
     def _noise(self, size):
         return np.random.default_rng(self.seq).integers(0, 256, size, np.uint8)
 
-    def on_cpu(self, margin=64):
+    def on_cpu(self):
         """What the CPU's packer makes of it, in a buffer of noise."""
         c = self._c_call()
         if self.live_batch is not None:
             c.batch = int(self.live_batch[0])
         if self.not_need_stop is not None and not self.not_need_stop[0]:
             c.stop_flag = -c.stop_flag
-        buffer = self._noise(c.capacity + margin)
+        buffer = self._noise(c.capacity + MARGIN)
         fault = _Fault()
         length = library().emu_on_cpu(
             ctypes.byref(c), ctypes.c_void_p(buffer.ctypes.data), ctypes.byref(fault)
@@ -168,14 +169,14 @@ class Call:
             return Outcome(buffer.tobytes(), REFUSED, wide=fault.values()[:2])
         return Outcome(buffer.tobytes(), length, fault=fault.values() if length == REFUSED else None)
 
-    def on_device(self, blocks=0, threads=256, seed=0, margin=64):
+    def on_device(self, blocks=0, threads=256, seed=0):
         """What the kernel makes of it, in a buffer of the same noise.
 
         blocks : 0 for as many as a launch has.
         seed : of the order in which the threads run.
         """
         c = self._c_call()
-        buffer = self._noise(c.capacity + margin)
+        buffer = self._noise(c.capacity + MARGIN)
         fault, result = _Fault(), _Result()
         status = library().emu_on_device(
             ctypes.byref(c), blocks, threads, ctypes.c_uint64(seed), ctypes.c_void_p(buffer.ctypes.data),

@@ -11,7 +11,7 @@ import time
 
 from tests.lib import stub_cuda
 
-NON_BLOCKING, GLOBAL, PORTABLE_AND_MAPPED = 1, 0, 3
+NON_BLOCKING, GLOBAL = 1, 0
 _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -82,7 +82,7 @@ class Driver:
         """Work on a stream that takes so long."""
         self.call("cuLaunchHostFunc", ctypes.c_void_p(stream), _sleep, ctypes.c_void_p(int(microseconds)))
 
-    # Times and pinned memory, for tools/gpu.py.
+    # Times, for tools/gpu.py.
 
     def event(self):
         """An event that keeps the time."""
@@ -99,12 +99,6 @@ class Driver:
         self.call("cuEventSynchronize", end)
         self.call("cuEventElapsedTime", ctypes.byref(milliseconds), begin, end)
         return milliseconds.value * 1e3
-
-    def pinned(self, size):
-        """Address of host memory that the device reaches; never freed."""
-        memory = ctypes.c_void_p()
-        self.call("cuMemHostAlloc", ctypes.byref(memory), ctypes.c_size_t(size), PORTABLE_AND_MAPPED)
-        return memory
 
     def begin_capture(self, stream):
         self.call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), GLOBAL)

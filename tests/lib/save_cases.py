@@ -36,6 +36,27 @@ def random_inputs(op, batch, cols, seed, layout=fp.GPU):
     return _MAKERS[op](rng, batch, cols, layout)
 
 
+def calm(op, batch=3, cols=4):
+    """Inputs of which every number is fine and every request is sent."""
+    rows = batch if op == "save_output_topk" else 2 * batch
+    table, counts = np.arange(6 * batch).reshape(batch, 6), np.full(batch, 2, np.int32)
+    given = {
+        "x": table if op == "mtp_save_first_token" else np.arange(batch).reshape(batch, 1),
+        **dict.fromkeys(["accept_tokens", "sampled_token_ids"], table),
+        **dict.fromkeys(["accept_num", "token_num_per_batch"], counts),
+        **dict.fromkeys(["topk_ids", "logprob_token_ids"], np.arange(rows * cols).reshape(rows, cols)),
+        **dict.fromkeys(["ranks", "logprob_ranks"], np.arange(rows)),
+        "logprob_scores": np.zeros((rows, cols), np.float32),
+        "cu_batch_token_offset": np.arange(batch + 1, dtype=np.int32) * 2,
+        "not_need_stop": np.array([True]),
+        "seq_lens_decoder": np.full((batch, 1), 9, np.int32),
+        "prompt_lens": np.ones((batch, 1), np.int64),
+        "preempted_idx": np.zeros((batch, 1), np.int32),
+        "step_idx": np.ones((batch, 1), np.int64),
+    }
+    return {name: array for name, array in given.items() if name in reference.SAVE_OPS[op]}
+
+
 def _tokens(rng, shape):
     return rng.integers(0, 1 << 31, shape, dtype=np.int64)
 

@@ -807,12 +807,6 @@ fdv_result cuEventElapsedTime(float *milliseconds, fdv_event begin, fdv_event en
     return begin->done && end->done ? OK : INVALID_HANDLE;
 }
 
-fdv_result cuMemcpyDtoHAsync_v2(void *to, fdv_address from, size_t size, fdv_stream stream)
-{
-    (void)stream;
-    return cuMemcpyDtoH_v2(to, from, size);
-}
-
 fdv_result cuDeviceGetName(char *name, int size, fdv_device device)
 {
     ENTER("cuDeviceGetName");

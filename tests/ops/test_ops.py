@@ -16,11 +16,34 @@ from fd_postproc import ops, queues
 from fd_postproc.ops import receive
 from fd_postproc.ops.log_throttle import Backoff, Complaints
 from tests import reference
-from tests.lib.getting import SHAPES, fresh, get
 from tests.lib.goldens import PICKED
 from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.waiting import signalled, until
+
+SHAPES = {
+    "plain": [(514, 1)],
+    "topk": [(512 * 21 + 2, 1), (512 * 21, 1), (512,)],
+    "spec": [(1794,)],
+    "spec_topk": [(512 * 126 + 515, 1), (512 * 126, 1), (3072,)],
+}
+
+
+def fresh(channel):
+    """New tensors for a get op."""
+    fills = [(2, np.int64), (0, np.float32), (0, np.int64)]
+    return [np.full(shape, *fill) for shape, fill in zip(SHAPES[channel], fills, strict=False)]
+
+
+def get(channel, tensors, wait=True, k=20):
+    """Call the get op of a channel as FastDeploy's TokenProcessor does; what it returns."""
+    if channel == "plain":
+        return ops.get_output(*tensors, 0, wait)
+    if channel == "spec":
+        return ops.speculate_get_output(*tensors, 0, wait, False)
+    if channel == "topk":
+        return ops.get_output_topk(*tensors, k, 0, wait)
+    return ops.speculate_get_output_topk(*tensors, k, 0, wait)
 
 
 @pytest.fixture

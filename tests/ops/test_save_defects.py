@@ -9,33 +9,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import ops
 from tests.lib.rows import each
-from tests.lib.save_cases import CHANNELS, arguments, random_inputs
-
-
-def calm(op, batch=3, cols=4):
-    """Inputs of which every number is fine and every request is sent."""
-    inputs = random_inputs(op, batch, cols, 5)
-    for name in "preempted_idx", "seq_lens_decoder":
-        if name in inputs:
-            inputs[name] = np.zeros((batch, 1), np.int32)
-    if "prompt_lens" in inputs:
-        inputs["prompt_lens"] = np.zeros((batch, 1), np.int64)
-    if "x" in inputs:
-        inputs["x"] = np.arange(inputs["x"].size, dtype=np.int64).reshape(inputs["x"].shape)
-    if "step_idx" in inputs:
-        inputs["step_idx"] = np.ones((batch, 1), np.int64)
-        inputs["x"] = np.arange(6 * batch, dtype=np.int64).reshape(batch, 6)
-    if "accept_num" in inputs:
-        inputs["accept_tokens"] = np.arange(6 * batch, dtype=np.int64).reshape(batch, 6)
-        inputs["accept_num"] = np.full(batch, 2, np.int32)
-    if "token_num_per_batch" in inputs:
-        inputs["sampled_token_ids"] = np.arange(8 * batch, dtype=np.int64).reshape(batch, 8)
-        inputs["token_num_per_batch"] = np.full(batch, 2, np.int32)
-        inputs["cu_batch_token_offset"] = np.arange(batch + 1, dtype=np.int32) * 2
-        inputs["logprob_token_ids"] = np.arange(2 * batch * cols, dtype=np.int64).reshape(-1, cols)
-        inputs["logprob_scores"] = np.zeros((2 * batch, cols), np.float32)
-        inputs["logprob_ranks"] = np.arange(2 * batch)
-    return inputs
+from tests.lib.save_cases import CHANNELS, arguments, calm
 
 
 def put(name, index, value):
@@ -105,8 +79,8 @@ REFUSED = [
     ("offset", SPEC_TOPK, put(OFFSETS, 2, WIDE - 1), [OFFSETS, "2"]),
     ("offset", FIRST_TOPK, put(OFFSETS, 1, 6), [OFFSETS, "1", "6"]),
     ("1-D", SPEC, replaced(ACCEPTED, flat), [ACCEPTED, "[18]"]),
-    ("1-D", SPEC_TOPK, replaced(TABLE, flat), [TABLE, "[24]"]),
-    ("1-D", FIRST_TOPK, replaced(TABLE, lambda t: t[:2]), [TABLE, "[2, 8]"]),
+    ("1-D", SPEC_TOPK, replaced(TABLE, flat), [TABLE, "[18]"]),
+    ("1-D", FIRST_TOPK, replaced(TABLE, lambda t: t[:2]), [TABLE, "[2, 6]"]),
     ("shape", TOPK, replaced("logprob_scores", narrow(3)), ["logprob_scores", "[3, 3]"]),
     ("shape", TOPK, replaced("topk_ids", lambda t: t[:2]), ["topk_ids", "[2, 4]"]),
     ("shape", TOPK, replaced("ranks", short(2)), ["ranks", "2"]),

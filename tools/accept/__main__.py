@@ -10,12 +10,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from fd_postproc.fastdeploy.gate import joined, packed, unpacked
 from fd_postproc.support import environment
-from tools.accept import accepting, reading
+from tools.accept import accepting, history, reading
 
 RECORD = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "known_code.json"
 
@@ -29,7 +28,7 @@ def main(arguments=None):
     if options.history or len(options.trees) > 1:
         accepting.import_before()
     trees = ((tree, tree.resolve().name, "") for tree in options.trees)
-    for tree, name, day in _of_history(options.history) if options.history else trees:
+    for tree, name, day in _of_history(*options.history) if options.history else trees:
         found = reading.functions(tree, record)
         new = accepting.new_in(tree, record, found)
         if options.show:
@@ -69,7 +68,7 @@ def _options(arguments):
         parser.error("name a TREE, or --history REPOSITORY RANGE")
     if options.history:
         try:
-            _git(options.history[0], "rev-list", "-1", *options.history[1].split())
+            history.git(options.history[0], "rev-list", "-1", *options.history[1].split())
         except subprocess.CalledProcessError as error:
             parser.error(f"argument --history: {error.stderr.strip().splitlines()[-1]}")
     options.rounds = options.rounds or (3200 if options.record == RECORD else 800)
@@ -153,25 +152,11 @@ def _print(name, day, verdict):
         print(f"{head}: refused, FastDeploy's own stays: {', '.join(sorted(parts))}: {why}", flush=True)
 
 
-def _of_history(history):
-    """Each commit of a range of first parents that changes one of the files, newest first, as a tree."""
-    repository, span = history
-    names = reading.files()
-    paths = [path for name in sorted(names) for path in (f"{name}.py", f"{name}/__init__.py")]
-    listing = _git(repository, "log", "--first-parent", "--format=%h %as", *span.split(), "--", *paths)
-    for line in listing.splitlines():
-        commit, day = line.split()
-        with tempfile.TemporaryDirectory() as folder:
-            archive = subprocess.run(
-                ["git", "-C", repository, "archive", commit, "fastdeploy"], capture_output=True, check=True
-            )
-            subprocess.run(["tar", "x", "-C", folder], input=archive.stdout, check=True)
-            yield Path(folder), commit, day
-
-
-def _git(repository, *arguments):
-    done = subprocess.run(["git", "-C", repository, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout
+def _of_history(repository, span):
+    names = sorted(reading.files())
+    return history.trees(
+        repository, span, [path for name in names for path in (f"{name}.py", f"{name}/__init__.py")]
+    )
 
 
 if __name__ == "__main__":

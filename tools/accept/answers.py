@@ -22,7 +22,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
 from fd_postproc.fastdeploy.quiet import SILENT, Quiet
 
-from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value, scripts
+from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value
 from .sandbox import Clock, Overlay, QuietModule
 from .virtual_time import Loop, Watched
 
@@ -53,11 +53,6 @@ def first_difference(
 
     found: str | None = Watched(run).result()
     return found
-
-
-def compare(module: Any) -> str | None:
-    """The first difference of the canned answers."""
-    return first_difference(module, scripts(module.__name__ == CHAT))
 
 
 def _difference_in_use(

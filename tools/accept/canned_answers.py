@@ -11,9 +11,6 @@ from typing import Any
 
 NOW = 1_763_740_800.5
 
-MANY = 24
-"""Random answers for a FastDeploy whose code is unknown."""
-
 EXPERTS = "routing_data"
 """Key of a result's routed experts."""
 

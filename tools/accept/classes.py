@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from fd_postproc.fastdeploy import gate
-from fd_postproc.fastdeploy.contract import contract_gap
 from fd_postproc.fastdeploy.engine.processor_class import make_class
 
 from .differences import difference
 from .features import ABORT_SETS, Facts
 from .sandbox import Sandbox
-from .steps import SCRIPTS, STREAMED_SCRIPTS, Script
+from .steps import Script
 from .trial import Trial
 
 _SLACK = 0.5  # seconds, besides those that the trial takes
@@ -51,42 +50,6 @@ def trusting() -> Iterator[None]:
         yield
     finally:
         gate.judge = judge
-
-
-class Outcome(NamedTuple):
-    """Whether both classes do the same, and the first difference."""
-
-    compatible: bool
-    reason: str
-
-
-def compare(module: Any, make: Callable[[Any], Any] = make_class, streamed: bool = False) -> Outcome:
-    """Compare the classes by the canned steps; never raises.
-
-    Parameters
-    ----------
-    module : module
-        ``fastdeploy.output.token_processor``.
-    make : callable
-        ``make(module)`` gives our class.
-    streamed : bool
-        Whether steps come as objects, not as messages of a queue.
-    """
-    reason = contract_gap(module)
-    if reason:
-        return Outcome(False, reason)
-    scripts = STREAMED_SCRIPTS if streamed else SCRIPTS
-    try:
-        with trusting():
-            pair, facts = prepared(module, make)
-            with pair[0].box:
-                for script in scripts:
-                    found = first_difference_in(script, *pair, facts)
-                    if found:
-                        return Outcome(False, f"{script.name}: {found}")
-    except Exception as error:
-        return Outcome(False, f"cannot tell: {type(error).__name__}: {error}")
-    return Outcome(True, f"equal in {len(scripts)} trials")
 
 
 def _with_stock_class(module: Any) -> Any:

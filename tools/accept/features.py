@@ -34,8 +34,6 @@ class Facts:
         Whether a request without an accepted token gets a result all the same: until April 2026.
     names : frozenset of str
         Attributes and globals that its functions mention.
-    labelled : bool
-        Metrics have labels, and are updated by name.
     """
 
     abort_set: str
@@ -44,7 +42,6 @@ class Facts:
     speculative_mark: bool
     makes_empty_results: bool
     names: frozenset[str]
-    labelled: bool
 
     @classmethod
     def of(cls, module: Any, box: Sandbox) -> Facts:
@@ -57,7 +54,6 @@ class Facts:
             speculative_mark=True,
             makes_empty_results=False,
             names=names,
-            labelled=hasattr(module.main_process_metrics, "obs_value"),
         )
         return replace(
             facts,
@@ -130,24 +126,6 @@ class Facts:
             masks=script.masks and "use_sampling_mask" in self.names,
             experts=script.experts and "routing_host_view" in self.names,
         )
-
-    def in_words(self) -> tuple[str, ...]:
-        """The features as text for a log line."""
-        words = []
-        packed = [name for name in ("topk", "spec_topk") if self.packed(name)]
-        words.append(f"columns in the header of {' and '.join(packed)}" if packed else "fixed 21 columns")
-        words.append("labelled metrics" if self.labelled else "metrics without labels")
-        words.append(f"aborts by {self.abort_set}" if self.abort_set else "no aborts")
-        for name, word in (
-            ("use_sampling_mask", "sampling masks"),
-            ("enable_draft_logprob", "draft logprobs"),
-            ("_benchmark_logger", "benchmark logger"),
-            ("scheduler_metrics_logger", "scheduler metrics"),
-            ("routing_replay_config", "routing replay"),
-        ):
-            if name in self.names:
-                words.append(word)
-        return tuple(words)
 
 
 def names_in(cls: type) -> set[str]:

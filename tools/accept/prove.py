@@ -18,6 +18,7 @@ from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.api import connections, unpacking, weight_status
 from fd_postproc.fastdeploy.contract import contract_gap
 from fd_postproc.fastdeploy.engine.delivery import sending
+from fd_postproc.fastdeploy.engine.processor_class import make_class
 from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
 from fd_postproc.fastdeploy.seams import SEAMS
 
@@ -43,12 +44,12 @@ def _told(run, *arguments):
 # ---- The engine's class ------------------------------------------------------------------------------------
 
 
-def processor(module, rounds, streamed, traits, progress):
-    """The first difference of the classes, where steps are messages of a queue or objects."""
+def processor(module, rounds, streamed, traits, progress, make=make_class):
+    """The first difference of FastDeploy's class and `make`'s; steps are messages of a queue, or objects."""
     gap = contract_gap(module)
     if gap:
         return gap
-    pair, facts = classes.prepared(module)
+    pair, facts = classes.prepared(module, make)
     with pair[0].box:
         return _first_of_all(pair, facts, rounds, streamed, traits, progress)
 
@@ -127,10 +128,8 @@ def _twin(log):
 def chunks(rounds, progress):
     """The first difference of the answers of chat and completions."""
     for name in ("serving_chat", "serving_completion"):
-        module, chat = (
-            importlib.import_module(f"fastdeploy.entrypoints.openai.{name}"),
-            name == "serving_chat",
-        )
+        module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
+        chat = name == "serving_chat"
         scripts = canned_answers.scripts(chat)
         scripts += [canned_answers.random_script(number, chat) for number in range(rounds)]
         found = answers.first_difference(module, scripts, functools.partial(progress, f"answers of {name}"))
@@ -224,17 +223,8 @@ def weights(cls):
 
 
 TEXT_NAMES = {
-    *(
-        "envs",
-        "FD_USE_HF_TOKENIZER",
-        "decode_status",
-        "extend",
-        "tokenizer",
-        "batch_decode",
-        "isinstance",
-        "list",
-    ),
-    *("len", "replace", "append", "decode_token", "NotImplementedError"),
+    *("envs", "FD_USE_HF_TOKENIZER", "decode_status", "extend", "tokenizer", "batch_decode", "isinstance"),
+    *("list", "len", "replace", "append", "decode_token", "NotImplementedError"),
 }
 PARSER_NAMES = {
     *("__class__", "__name__", "content", "data_processor_logger", "decode", "decode_status", "eos_token_id"),

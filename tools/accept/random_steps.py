@@ -13,8 +13,6 @@ from .features import Facts
 from .steps import END, NOTHING, PREEMPTED, RECOVERY, CannedMessage, Script
 
 CHANNELS: tuple[Channel, ...] = ("plain", "topk", "spec", "spec_topk")
-RANDOM_SCRIPTS = 32
-"""Scripts for a FastDeploy whose code is unknown: each channel and role twice."""
 SPLITWISE_ROLES = ("mixed", "mixed", "decode", "prefill")
 
 

@@ -6,7 +6,7 @@ different for a client"): results there differ and should.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fd_postproc._core import DRAFT, TARGET, has_counts, has_logprobs
@@ -153,6 +153,31 @@ _PAIR_ACCEPTED = (
 _DECODE = (SECOND | IN_PAIR, IN_PAIR, IN_PAIR, IN_PAIR, RUNNING)
 _TRANSFERS = {0: "finished", 1: "failed"}
 
+_PREFILL = Script(
+    "plain tokens, prefill role",
+    "plain",
+    (PREFILL, PREFILL, RUNNING),
+    (CannedMessage(_tokens((11,), (12,), (13,))),),
+    role="prefill",
+    transfers=_TRANSFERS,
+)
+_PREFILL_ACCEPTED = Script(
+    "speculation, prefill role",
+    "spec",
+    (PREFILL, PREFILL),
+    (CannedMessage(_tokens((11, 12), (13,)), columns=2),),
+    role="prefill",
+    transfers=_TRANSFERS,
+)
+_MASKED = Script(
+    "logprobs, sampling masks",
+    "topk",
+    (FIRST, RUNNING),
+    (CannedMessage(_tokens((11,), (END,)), columns=2), CannedMessage(_tokens((21,)), columns=2)),
+    masks=True,
+    experts=True,
+)
+
 SCRIPTS: tuple[Script, ...] = (
     Script("plain tokens", "plain", _LIFE, _SAMPLED, decode_log=True, caching=True),
     Script(
@@ -168,33 +193,11 @@ SCRIPTS: tuple[Script, ...] = (
         v1=False,
     ),
     Script("plain tokens, decode role", "plain", _DECODE, _PAIR, role="decode"),
-    Script(
-        "plain tokens, prefill role",
-        "plain",
-        (PREFILL, PREFILL, RUNNING),
-        (CannedMessage(_tokens((11,), (12,), (13,))),),
-        role="prefill",
-        transfers=_TRANSFERS,
-    ),
-    Script(
-        "plain tokens, prefill role, cache through a storage",
-        "plain",
-        (PREFILL, PREFILL, RUNNING),
-        (CannedMessage(_tokens((11,), (12,), (13,))),),
-        role="prefill",
-        transfers=_TRANSFERS,
-        storage=True,
-    ),
+    _PREFILL,
+    replace(_PREFILL, name="plain tokens, prefill role, cache through a storage", storage=True),
     Script("logprobs", "topk", _LIFE, _SAMPLED),
     Script("logprobs, internal adapter", "topk", _LIFE, _SAMPLED, adapter=True),
-    Script(
-        "logprobs, sampling masks",
-        "topk",
-        (FIRST, RUNNING),
-        (CannedMessage(_tokens((11,), (END,)), columns=2), CannedMessage(_tokens((21,)), columns=2)),
-        masks=True,
-        experts=True,
-    ),
+    _MASKED,
     Script("logprobs, decode role", "topk", _DECODE, _PAIR, role="decode"),
     Script("speculation", "spec", _LIFE, _ACCEPTED, decode_log=True),
     Script("speculation, ngram", "spec", _LIFE, _ACCEPTED, method="ngram", adapter=True),
@@ -209,23 +212,9 @@ SCRIPTS: tuple[Script, ...] = (
         v1=False,
     ),
     Script("speculation, decode role", "spec", _DECODE, _PAIR_ACCEPTED, role="decode"),
-    Script(
-        "speculation, prefill role",
-        "spec",
-        (PREFILL, PREFILL),
-        (CannedMessage(_tokens((11, 12), (13,))),),
-        role="prefill",
-        transfers=_TRANSFERS,
-    ),
+    _PREFILL_ACCEPTED,
     Script("speculation with logprobs", "spec_topk", _LIFE, _ACCEPTED),
-    Script(
-        "speculation with logprobs, prefill role",
-        "spec_topk",
-        (PREFILL, PREFILL),
-        (CannedMessage(_tokens((11, 12), (13,)), columns=2),),
-        role="prefill",
-        transfers=_TRANSFERS,
-    ),
+    replace(_PREFILL_ACCEPTED, name="speculation with logprobs, prefill role", channel="spec_topk"),
     Script(
         "speculation with draft logprobs",
         "spec_topk",
@@ -271,24 +260,9 @@ STREAMED_SCRIPTS: tuple[Script, ...] = (
         streamed=True,
     ),
     Script("objects, decode role", "plain", _DECODE, _STREAM_PAIR, role="decode", streamed=True),
-    Script(
-        "objects, prefill role",
-        "plain",
-        (PREFILL, PREFILL, RUNNING),
-        (CannedMessage(_tokens((11,), (12,), (13,))),),
-        role="prefill",
-        transfers=_TRANSFERS,
-        streamed=True,
-    ),
+    replace(_PREFILL, name="objects, prefill role", streamed=True),
     Script("objects with logprobs", "topk", _STREAM_LIFE, _STREAM, streamed=True),
-    Script(
-        "objects with logprobs, sampling masks",
-        "topk",
-        (FIRST, RUNNING),
-        (CannedMessage(_tokens((11,), (END,)), columns=2), CannedMessage(_tokens((21,)), columns=2)),
-        masks=True,
-        streamed=True,
-    ),
+    replace(_MASKED, name="objects with logprobs, sampling masks", experts=False, streamed=True),
     Script("objects with logprobs, decode role", "topk", _DECODE, _STREAM_PAIR, role="decode", streamed=True),
     Script(
         "objects of a pooling model",

@@ -52,13 +52,29 @@ def test_dtypes_that_the_kernel_cannot_read(kind, ops_queue):
     assert ops_queue.waiting() == 0
 
 
-def test_tensors_of_two_devices(ops_queue):
-    assert_refused(
-        ValueError,
-        "ranks is on CUDA device 1, but x on CUDA device 0",
-        ranks=Exchange(TOPK["ranks"], device=1),
-    )
-    assert_refused(ValueError, "ranks is on CUDA device 1", ranks=Cupy(TOPK["ranks"], device=1))
+def stepping(*strides):
+    tensor = Cupy(np.zeros((2, 3), np.int32))
+    tensor.__cuda_array_interface__["strides"] = strides
+    return tensor
+
+
+@each(
+    "name, tensor, text",
+    [
+        ("ranks", lambda: Exchange(TOPK["ranks"], device=1), "ranks is on CUDA device 1, but x on .* 0"),
+        ("ranks", lambda: Cupy(TOPK["ranks"], device=1), "ranks is on CUDA device 1"),
+        ("preempted_idx", lambda: Exchange(np.zeros((1, 1), np.int32)), "preempted_idx has 1 elements"),
+        (
+            "logprob_scores",
+            lambda: Exchange(np.zeros((2, 2), np.float32)),
+            r"logprob_scores has shape \[2, 2\]",
+        ),
+        ("preempted_idx", lambda: stepping(40, 4), "a single stride does not"),
+        ("preempted_idx", lambda: stepping(40, 3), "no multiples"),
+    ],
+)
+def test_tensors_that_do_not_go_together(ops_queue, name, tensor, text):
+    assert_refused(ValueError, text, **{name: tensor()})
 
 
 def test_frameworks_whose_streams_differ(ops_queue, monkeypatch, stub):
@@ -70,21 +86,6 @@ def test_frameworks_whose_streams_differ(ops_queue, monkeypatch, stub):
 def test_a_stream_that_is_being_captured(ops_queue, streams, stub):
     stub.stub_capture(ctypes.c_void_p(streams()), 1)
     assert_refused(fp.CudaError, "captured into a CUDA graph")
-
-
-def test_shapes(ops_queue):
-    assert_refused(ValueError, "preempted_idx has 1 elements for a batch of 2",
-                   preempted_idx=Exchange(np.zeros((1, 1), np.int32)))  # fmt: skip
-    assert_refused(ValueError, r"logprob_scores has shape \[2, 2\]",
-                   logprob_scores=Exchange(np.zeros((2, 2), np.float32)))  # fmt: skip
-
-
-def test_strides_that_no_single_step_goes_through(ops_queue):
-    odd = Cupy(np.zeros((2, 3), np.int32))
-    odd.__cuda_array_interface__["strides"] = (40, 4)
-    assert_refused(ValueError, "a single stride does not", preempted_idx=odd)
-    odd.__cuda_array_interface__["strides"] = (40, 3)
-    assert_refused(ValueError, "no multiples", preempted_idx=odd)
 
 
 def test_too_large_a_batch(ops_queue):

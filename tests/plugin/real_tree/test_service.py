@@ -97,7 +97,7 @@ def test_answers_of_a_multimodal_model_are_equal(tmp_path):
     with running(tmp_path, "spec_topk", multimodal=True) as services:
         off, on = answers(services, wanted, 8)
         assert tool().cases.differences(off, on, crowd=True) == []
-        assert tool().watch.seams_left(services[1].metrics()) == []
+        assert tool().cases.seams_left(services[1].metrics()) == []
 
 
 @pytest.mark.nightly

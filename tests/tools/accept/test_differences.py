@@ -6,10 +6,9 @@ import types
 
 import pytest
 
-from tests.lib.other_classes import ours, same
+from tests.lib.other_classes import difference_of, ours, same
 from tests.lib.rows import each
 from tools.accept import classes as compatibility
-from tools.accept.classes import compare
 from tools.accept.differences import difference
 from tools.accept.features import Facts
 from tools.accept.sandbox import Sandbox
@@ -22,8 +21,7 @@ def test_our_class_in_fastdeploys_place_is_tried_beside_fastdeploys_own(real, mo
     from fd_postproc.fastdeploy.engine.processor_class import make_class
 
     monkeypatch.setattr(real, "TokenProcessor", make_class(real))
-    verdict = compare(real, make_class)
-    assert verdict.compatible, verdict.reason
+    assert difference_of(real, make_class) == ""
 
 
 @each("default", [{}, {"watermark": 7}])
@@ -38,8 +36,7 @@ def test_our_class_is_compatible_also_with_another_argument_to_construct_it(vari
 
     init.__kwdefaults__ = default
     monkeypatch.setattr(variant.TokenProcessor, "__init__", init)
-    verdict = compare(variant, make_class)
-    assert verdict.compatible, verdict.reason
+    assert difference_of(variant, make_class) == ""
 
 
 # ---- Differences --------------------------------------------------------------------------------------
@@ -119,9 +116,7 @@ def kept_slot(inherited, self, task_id, index, task, result=None, is_prefill=Fal
 def test_a_difference_is_found_and_named(real, changed, told):
     if os.environ.get("FD_POSTPROC_FASTDEPLOY"):
         pytest.skip("these methods are the restated step's")
-    verdict = compare(real, ours(**changed))
-    assert not verdict.compatible
-    assert told in verdict.reason
+    assert told in difference_of(real, ours(**changed))
 
 
 def test_a_result_that_another_process_could_not_read_is_a_difference(real, monkeypatch):
@@ -140,9 +135,7 @@ def test_a_result_that_another_process_could_not_read_is_a_difference(real, monk
         return type("Ours", (module.TokenProcessor,), {"fd": module, "_new_result": new_result})
 
     monkeypatch.setitem(sys.modules, __name__, types.SimpleNamespace(__dict__=globals()))
-    verdict = compare(real, make)
-    assert not verdict.compatible
-    assert "ickl" in verdict.reason
+    assert "ickl" in difference_of(real, make)
 
 
 def test_an_exception_in_fastdeploys_own_class_is_no_verdict(variant):
@@ -150,17 +143,16 @@ def test_an_exception_in_fastdeploys_own_class_is_no_verdict(variant):
         raise OSError("planted")
 
     variant.TokenProcessor._decode_spec = broken
-    verdict = compare(variant, same)
-    assert not verdict.compatible
-    assert verdict.reason.startswith("cannot tell: ")
-    assert "planted" in verdict.reason
+    told = difference_of(variant, same)
+    assert told.startswith("RuntimeError: FastDeploy's own class fails")
+    assert "planted" in told
 
 
 def test_a_class_that_cannot_be_made_is_no_verdict(real):
     def make(module):
         raise TypeError("LogprobsLists is something else")
 
-    assert compare(real, make).reason == "cannot tell: TypeError: LogprobsLists is something else"
+    assert difference_of(real, make) == "TypeError: LogprobsLists is something else"
 
 
 # ---- The comparison -----------------------------------------------------------------------------------
@@ -195,7 +187,6 @@ def test_facts_are_read_from_the_code(real):
     assert facts.packed_topk
     assert facts.packed_spec_topk
     assert facts.speculative_mark
-    assert not facts.labelled
 
 
 @each(

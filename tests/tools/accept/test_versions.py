@@ -1,14 +1,8 @@
 """The differential trial on FastDeploys of other versions: which are served, and as what."""
 
-import enum
-
 import pytest
 
-from tests.lib.other_classes import VARIANT, ours, same
-from tests.restated.messages import Received
-from tools.accept.classes import compare
-from tools.accept.features import Facts
-from tools.accept.sandbox import Sandbox
+from tests.lib.other_classes import VARIANT, difference_of, ours, same
 
 pytestmark = pytest.mark.framework
 
@@ -18,51 +12,13 @@ pytestmark = pytest.mark.framework
 
 def test_an_older_fastdeploy_is_not_served(variant, monkeypatch):
     monkeypatch.delattr(variant, "SpeculateMetrics")
-    verdict = compare(variant, same)
-    assert not verdict.compatible
-    assert "has no SpeculateMetrics; served are FastDeploy 2.5 and newer" in verdict.reason
+    told = difference_of(variant, same)
+    assert "has no SpeculateMetrics; served are FastDeploy 2.5 and newer" in told
 
 
 def test_requests_without_stamps_of_their_own_are_not_served(variant):
     variant.RequestMetrics = type("RequestMetrics", (), {})
-    assert "no record_recv_token; served are FastDeploy 2.5 and newer" in compare(variant, same).reason
-
-
-def is_to_be_aborted(self, name):
-    return name in self.resource_manager.abort_req_ids_set
-
-
-def decode_topk(self):
-    """Of a message whose header has no columns."""
-    batch, columns = int(self.output_tokens[1, 0]), self.fd.K + 1
-    ids = self.output_tokens.numpy()[2 : 2 + batch * columns].reshape([batch, columns])
-    scores = self.output_scores.numpy()[: batch * columns].reshape([batch, columns])
-    ranks = self.output_ranks.numpy()[:batch]
-    return Received(3, batch, None, ids.tolist(), scores.tolist(), ranks.tolist())
-
-
-def test_what_an_older_fastdeploy_has_otherwise(variant):
-    """Requests' arguments and states, headers without columns, the name of the set of aborted requests."""
-
-    class Request(variant.Request):
-        def __init__(self, request_id, sampling_params, prompt_token_ids_len, eos_token_ids, metrics):
-            super().__init__(
-                request_id,
-                prompt_token_ids_len=prompt_token_ids_len,
-                eos_token_ids=eos_token_ids,
-                metrics=metrics,
-                sampling_params=sampling_params,
-            )
-
-    variant.Request = Request
-    variant.RequestStatus = enum.Enum("RequestStatus", "RUNNING RUNNING_DECODE")
-    variant.RequestStatus.RUNNING_PREFILL = None
-    body = {"_is_to_be_aborted": is_to_be_aborted, "_decode_topk": decode_topk, "__module__": __name__}
-    variant.TokenProcessor = type("TokenProcessor", (variant.TokenProcessor,), body)
-    with Sandbox(variant) as box:
-        assert Facts.of(variant, box).abort_set == "abort_req_ids_set"
-    verdict = compare(variant, same)
-    assert verdict.compatible, verdict.reason
+    assert "no record_recv_token; served are FastDeploy 2.5 and newer" in difference_of(variant, same)
 
 
 def labelled(variant):
@@ -93,17 +49,14 @@ def labelled(variant):
 
 def test_labelled_metrics_are_compared_by_name_and_label(variant, monkeypatch):
     kept = labelled(variant)
-    verdict = compare(variant, same)
-    assert verdict.compatible, verdict.reason
+    assert difference_of(variant, same) == ""
     assert kept == []
 
     def unlabelled(inherited, self, task, now, tokens):
         task.last_token_time = now
         self.fd.main_process_metrics.generation_tokens_total.inc(len(tokens))
 
-    verdict = compare(variant, ours(_record_metrics=unlabelled))
-    assert not verdict.compatible
-    assert "generation_tokens_total" in verdict.reason
+    assert "generation_tokens_total" in difference_of(variant, ours(_record_metrics=unlabelled))
 
 
 # ---- Our class on another FastDeploy ------------------------------------------------------------------
@@ -124,5 +77,4 @@ def test_our_class_follows_a_renamed_key(variant):
     from fd_postproc.fastdeploy.engine.processor_class import make_class
 
     renamed_key(variant)
-    verdict = compare(variant, make_class)
-    assert verdict.compatible, verdict.reason
+    assert difference_of(variant, make_class) == ""
