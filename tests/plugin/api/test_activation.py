@@ -1,7 +1,4 @@
-"""Is ours used in a serving module?  Decided by a trial, here on the double's serving modules.
-
-Their generators are restated, and held to what FastDeploy's own wrote: test_recorded.py.
-"""
+"""Is ours used in a serving module?  Here in the double's serving modules."""
 
 import importlib
 import sys
@@ -14,7 +11,6 @@ from fd_postproc.fastdeploy.api import activation, entry, loading
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
 from tests.lib.rows import each
-from tools.accept import answers
 
 METHODS = {
     CHAT: ("OpenAIServingChat", "_create_chat_logprobs"),
@@ -91,55 +87,6 @@ def test_switched_off(variables, load, told, monkeypatch):
     assert (told.gauges, told.lines) == ([], [])
 
 
-def other_models(monkeypatch, *names, **changed):
-    """Some of our stand-ins write another value."""
-    stock = building_blocks.models_of
-
-    def planted(cls, stood_in, style):
-        made = stock(cls, stood_in, style)
-        return (lambda **values: made(**{**values, **changed})) if cls.__name__ in names else made
-
-    monkeypatch.setattr(building_blocks, "models_of", planted)
-
-
-def many_alternatives_only(monkeypatch):
-    """A row of more than three is shown with one less."""
-    for name in ("chat_logprobs", "completion_logprobs"):
-        stock = getattr(building_blocks, name)
-
-        def planted(top, *asked, stock=stock):
-            wide = top is not None and len(top) == 3 and top[0] and len(top[0][0]) > 2
-            cut = [[row[:-1] for row in part] for part in top[:2]] if wide else None
-            return stock([*cut, top[2]] if wide else top, *asked)
-
-        monkeypatch.setattr(building_blocks, name, planted)
-
-
-@each("name", [CHAT, COMPLETION])
-def test_the_comparison_finds_a_difference(name, load, monkeypatch):
-    module = load(name)
-    assert answers.compare(module) is None
-    for plant in (
-        lambda patch: other_models(patch, "ChatCompletionResponse", "CompletionResponse", model='trial "e"'),
-        many_alternatives_only,
-    ):
-        with monkeypatch.context() as patch:
-            plant(patch)
-            assert "is expected, ours is" in answers.compare(module)
-
-
-def test_a_fastdeploy_that_fails_by_itself_cannot_be_compared(load, monkeypatch):
-    module = load(CHAT)
-
-    async def fails(self, request, request_id):
-        raise OSError("no disk")
-        yield
-
-    monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_stream_generator", fails)
-    with pytest.raises(RuntimeError, match=r"FastDeploy's own code fails in the trial.*OSError: no disk"):
-        answers.compare(module)
-
-
 def test_new_code_is_left_to_fastdeploy_and_named(load, told):
     module = load(CHAT)
     stock = module.OpenAIServingChat._create_chat_logprobs
@@ -158,14 +105,6 @@ def test_new_code_is_left_to_fastdeploy_and_named(load, told):
     )
     assert "test_activation.py" in line
     assert module.OpenAIServingChat._create_chat_logprobs is _create_chat_logprobs
-
-
-def test_a_method_with_other_arguments_is_left_to_fastdeploy(load, monkeypatch):
-    module = load(CHAT)
-    monkeypatch.setattr(module.OpenAIServingChat, "_create_chat_logprobs", lambda self, top, more: None)
-    blocks = blocks_of(module)
-    assert blocks.methods == {}
-    assert "OpenAIServingChat._create_chat_logprobs" in blocks.left["_create_chat_logprobs"]
 
 
 def test_a_module_that_names_nothing_known_and_an_unknown_way_of_floats(load, monkeypatch):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.chunks._chunks import StandIn, forget_totals, full, totals
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style, models_of
-from tests.lib.chunk_replay.alone import stand_ins
 from tests.lib.rows import each
 from tests.restated.api import models
+from tests.restated.api.streams import PARTS
 
 texts = st.one_of(st.text(max_size=8), st.sampled_from(['"\\/\x00\x1f\x7f', "\u2028", "😀", "\ud800"]))
 numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans())
@@ -66,7 +66,8 @@ def given_of(kinds):
     )
 
 
-OURS = SimpleNamespace(**stand_ins())
+STOOD_IN = {cls: None for cls in vars(models).values() if hasattr(cls, "model_fields")}
+OURS = SimpleNamespace(**{name: models_of(getattr(models, name), STOOD_IN, float_style()) for name in PARTS})
 
 
 def outcome(function):
@@ -208,8 +209,6 @@ def test_nothing_stays_behind():
 
 def test_a_failure_of_ours_is_fastdeploys_class():
     """At the making of a part: a value whose class raises when it is asked for its type."""
-    from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
-    from tests.lib.chunk_replay.alone import models
 
     class Whole(models.BaseModel):
         index: int
