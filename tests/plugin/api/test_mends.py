@@ -17,7 +17,59 @@ from tests.lib.restated_parsers import IDS, WORDS, Calls, Processor, Thinks, of_
 from tests.lib.rows import each
 
 STATES = ("think_start", "think_end")
+DAY = [100 + byte for byte in "日".encode()]
+BROKEN = DAY[:2]
+
+
+class Bytes(restated_parsers.Tokenizer):
+    """Marks, words and bytes, decoded as PaddleFormers decodes them for fast tokenizers."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = {one: text.encode() for one, text in self.texts.items()}
+        self.texts |= {100 + byte: bytes([byte]) for byte in range(128, 256)}
+
+    def get_vocab(self):
+        return {text.decode(errors="replace"): one for one, text in self.texts.items()}
+
+    def decode(self, ids, skip_special_tokens=False):
+        return b"".join(self.texts[one] for one in ids).decode(errors="replace")
+
+    def decode_token(self, ids, prefix, read):
+        return detokenising.decode_token(self.decode, ids, prefix, read)
+
+
+class OneToken(Calls):
+    """A plug-in's parser: right at one token a result, with a state of its own for each call."""
+
+    def extract_tool_calls_streaming(self, previous, current, delta, previous_ids, current_ids, ids, request):
+        self.seen = [*getattr(self, "seen", ()), delta]
+        if delta in ("<tool_call>", "</tool_call>"):
+            self.current_tool_id += delta == "<tool_call>"
+            self.buffer = delta
+            return None
+        if self.buffer != "<tool_call>":
+            return restated_parsers.DeltaMessage(content=delta)
+        named = self.seen[-2] == "<tool_call>"
+        return restated_parsers.DeltaMessage(tool_calls=[call(self.current_tool_id, delta, named and "f")])
+
+
+class OneThought(Thinks):
+    """One that looks at a delta as a whole."""
+
+    def extract_reasoning_content_streaming(self, previous, current, delta, *others):
+        if delta in ("<think>", "</think>"):
+            return None
+        kind = "content" if self.think_end_token in previous else "reasoning_content"
+        return restated_parsers.DeltaMessage(**{kind: delta})
+
+
 PAIRS = [(Thinks, Calls), (Thinks, None), (None, Calls)]
+UNKNOWN = (None, OneToken)
+JOINED_PAIRS = [
+    *(*PAIRS, (None, None), UNKNOWN),
+    *((OneThought, None), (OneThought, OneToken), (Thinks, OneToken)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -40,44 +92,69 @@ def outputs_of(processor, results, state, request=None):
 
 
 def client(outputs, shows_ids=False):
-    """What is put together of a stream."""
+    """What is put together of a stream: reasoning, text, calls by number, other calls, and all text."""
     shown = [one for one in outputs if not one.get("skipped")]
+    given = [call for one in shown for call in one.get("tool_calls") or ()]
+    calls = {}
+    for one in given:
+        if isinstance(one, SimpleNamespace):
+            calls[one.index] = calls.get(one.index, "") + (one.function.name or "") + one.function.arguments
     return (
-        [one.get("reasoning_content") or "" for one in (outputs if shows_ids else shown)],
+        "".join(str(one.get("reasoning_content") or "") for one in (outputs if shows_ids else shown)),
         "".join(one["text"] or "" for one in shown),
-        [call for one in shown for call in one.get("tool_calls") or ()],
+        calls,
+        [one for one in given if not isinstance(one, SimpleNamespace)],
         "".join(one["completion_tokens"] for one in outputs),
     )
 
 
-def joined(said):
-    return ("".join(str(one) for one in said[0]), *said[1:])
-
-
-def differing(processor, shows_ids=False):
-    """Answers in results of several tokens that are not those at one token a result."""
-    draw, request = random.Random(48), SimpleNamespace(return_token_ids=shows_ids)
-    for _ in range(30):
-        ids, state = draw.choices(IDS, k=draw.randint(1, 60)), draw.choice(STATES)
-        single = joined(client(outputs_of(processor, [[one] for one in ids], state, request), shows_ids))
+def differing(own, single, tokens, are_joined):
+    """Answers that the first says otherwise than the second does at one token a result."""
+    draw = random.Random(48)
+    for number in range(30):
+        ids, state = draw.choices(tokens, k=draw.randint(2, 60)), draw.choice(STATES)
+        shows_ids = number % 3 == 0
+        request = SimpleNamespace(return_token_ids=shows_ids)
+        expected = client(outputs_of(single, [[one] for one in ids], state, request), shows_ids)
         for _ in range(2):
-            cut = [*cuts(draw, ids)]
-            if joined(client(outputs_of(processor, cut, state, request), shows_ids)) != single:
-                yield cut, state
+            cut = [*cuts(draw, ids[:-1]), ids[-1:]] if are_joined else [*cuts(draw, ids)]  # an end is not
+            made = client(outputs_of(own, cut, state, request), shows_ids)
+            if made != expected:
+                yield cut, state, made, expected
+
+
+@each(
+    "pair, mended, are_joined, in_bytes",
+    [
+        *((pair, 1, False, False) for pair in PAIRS),
+        *((pair, *more, two) for pair in JOINED_PAIRS for more in ((0, True), (1, True)) for two in (0, 1)),
+    ],
+)
+def test_several_tokens_a_result_are_as_one(pair, mended, are_joined, in_bytes, monkeypatch):
+    """In results of a step, and in those that a stream interval has joined."""
+    monkeypatch.setenv("FD_POSTPROC_MENDS", str(mended))
+    monkeypatch.setattr(joined_results, "_are_expected", are_joined)
+    if in_bytes:
+        monkeypatch.setattr(detokenising, "ways_of", by_the_library)
+    own, single = (
+        cls(*pair, tokenizer=Bytes() if in_bytes else None)
+        for cls in (install(), install() if mended else Processor)
+    )
+    tokens = [*IDS, *BROKEN, *DAY] if in_bytes else IDS
+    assert next(differing(own, single, tokens, are_joined), None) is None
 
 
 @each("pair", PAIRS)
-def test_several_tokens_a_result_are_as_one(pair):
+def test_one_token_a_result_is_fastdeploys(pair):
     own, theirs = install()(*pair), Processor(*pair)
-    for ids in ([10, 2, 3, 16], [11, 11]):  # FastDeploy's own at one token a result
-        single = [[one] for one in ids]
+    for ids in ([10, 2, 3, 16], [11, 11]):
         for state in STATES:
+            single = [[one] for one in ids]
             assert outputs_of(own, single, state) == outputs_of(theirs, single, state)
-    assert [*differing(own), *differing(own, shows_ids=True)] == []
 
 
-def test_the_test_sees_what_fastdeploy_loses():
-    assert len([*differing(Processor(None, Calls))]) > 15
+def by_the_library(tokenizer):
+    return detokenising.Ways(tokenizer.decode)
 
 
 @pytest.fixture
@@ -161,22 +238,16 @@ def call(index, arguments=None, name=None):
 
 
 def test_deltas_of_one_call_are_one():
-    """A delta of another call stays apart, also one that does not say which."""
-    said = [
-        [call(0, name="f")],
-        [call(0, '{"a')],
-        None,
-        [call(0, '": 1}')],
-        [call(1, "{")],
-        [call(2, name="g")],
-    ]
-    parts = [{"text": None, "completion_tokens": "", "tool_calls": one} for one in said]
+    """A delta of another call stays apart, also one that does not say which; what was given out stays."""
+    calls = [call(0, '{"a', "f"), None, call(0, '": 1}'), call(1, "{"), call(2, name="g")]
+    parts = [{"text": None, "completion_tokens": "", "tool_calls": one and [one]} for one in calls]
     made = _joined(parts, False)["tool_calls"]
     assert [(one.index, one.function.name, one.function.arguments) for one in made] == [
         (0, "f", '{"a": 1}'),
         (1, None, "{"),
         (2, "g", None),
     ]
+    assert (calls[0].function.arguments, calls[2].function.arguments) == ('{"a', '": 1}')
 
 
 def test_an_answer_without_a_thought_is_an_answer(monkeypatch, counted):
@@ -199,103 +270,6 @@ def whole(processor, results):
 
 
 # ---- Results that a stream interval has joined -------------------------------------------------------------
-
-
-class OneToken(Calls):
-    """A plug-in's parser: right at one token a result, with a state of its own for each call."""
-
-    def extract_tool_calls_streaming(self, previous, current, delta, previous_ids, current_ids, ids, request):
-        self.seen = [*getattr(self, "seen", ()), delta]
-        if delta in ("<tool_call>", "</tool_call>"):
-            self.current_tool_id += delta == "<tool_call>"
-            self.buffer = delta
-            return None
-        if self.buffer != "<tool_call>":
-            return restated_parsers.DeltaMessage(content=delta)
-        named = self.seen[-2] == "<tool_call>"
-        return restated_parsers.DeltaMessage(tool_calls=[call(self.current_tool_id, delta, named and "f")])
-
-
-class OneThought(Thinks):
-    """One that looks at a delta as a whole."""
-
-    def extract_reasoning_content_streaming(self, previous, current, delta, *others):
-        if delta in ("<think>", "</think>"):
-            return None
-        kind = "content" if self.think_end_token in previous else "reasoning_content"
-        return restated_parsers.DeltaMessage(**{kind: delta})
-
-
-@pytest.fixture
-def joins(monkeypatch):
-    monkeypatch.setattr(joined_results, "_are_expected", True)
-
-
-JOINED_PAIRS = [
-    *PAIRS,
-    (None, OneToken),
-    (OneThought, None),
-    (OneThought, OneToken),
-    (Thinks, OneToken),
-    (None, None),
-]
-
-
-def differing_joined(own, single, tokens):
-    """Answers that joined results say otherwise than results of one token do; an end is never joined."""
-    draw = random.Random(57)
-    for number in range(25):
-        ids, state = draw.choices(tokens, k=draw.randint(2, 50)), draw.choice(STATES)
-        request = SimpleNamespace(return_token_ids=number % 3 == 0)
-        shows = request.return_token_ids
-        said = [
-            plain(client(outputs_of(one, cut, state, request), shows))
-            for one, cut in (
-                (single, [[one] for one in ids]),
-                (own, [*cuts(draw, ids[:-1]), ids[-1:]]),
-            )
-        ]
-        if said[0] != said[1]:
-            yield ids, said
-
-
-def plain(said):
-    """The texts, and the calls by number."""
-    calls = {}
-    for one in said[2]:
-        if isinstance(one, SimpleNamespace):
-            calls[one.index] = calls.get(one.index, "") + (one.function.name or "") + one.function.arguments
-    return (
-        *joined(said)[:2],
-        calls,
-        [one for one in said[2] if not isinstance(one, SimpleNamespace)],
-        said[3],
-    )
-
-
-@each("pair, mended, bytes", [(pair, one, two) for pair in JOINED_PAIRS for one in (0, 1) for two in (0, 1)])
-def test_joined_results_say_what_they_say_one_by_one(pair, mended, bytes, joins, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_MENDS", str(mended))
-    if bytes:
-        monkeypatch.setattr(detokenising, "ways_of", lambda one: detokenising.Ways(one.decode))
-    make = lambda cls: cls(*pair, tokenizer=Bytes() if bytes else None)  # noqa: E731
-    own = make(install())
-    single = make(install() if mended else Processor)
-    tokens = [*IDS, *BROKEN, *DAY] if bytes else IDS
-    found = [*differing_joined(own, single, tokens)]
-    assert found[:1] == []
-
-
-def test_what_a_parser_has_given_out_stays_as_it_was():
-    first, second = call(0, "{", "f"), call(0, "}")
-    merged = _joined(
-        [{"text": "", "completion_tokens": "", "tool_calls": [one]} for one in (first, second)], False
-    )
-    assert merged["tool_calls"][0].function.arguments == "{}"
-    assert (first.function.arguments, second.function.arguments) == ("{", "}")
-
-
-UNKNOWN = (None, OneToken)
 
 
 @each(
@@ -343,39 +317,16 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
 # ---- Text that waits for the rest of a character -----------------------------------------------------------
 
 
-class Bytes(restated_parsers.Tokenizer):
-    """Marks, words and bytes, decoded as PaddleFormers decodes them for fast tokenizers."""
-
-    def __init__(self):
-        super().__init__()
-        self.texts = {one: text.encode() for one, text in self.texts.items()}
-        self.texts |= {100 + byte: bytes([byte]) for byte in range(128, 256)}
-
-    def get_vocab(self):
-        return {text.decode(errors="replace"): one for one, text in self.texts.items()}
-
-    def decode(self, ids, skip_special_tokens=False):
-        return b"".join(self.texts[one] for one in ids).decode(errors="replace")
-
-    def decode_token(self, ids, prefix, read):
-        return detokenising.decode_token(self.decode, ids, prefix, read)
-
-
 @pytest.fixture
 def byte_level(monkeypatch):
-    ways = lambda tokenizer: detokenising.Ways(tokenizer.decode)  # noqa: E731
-    monkeypatch.setattr(detokenising, "ways_of", ways)
-
-
-DAY = [100 + byte for byte in "日".encode()]
-BROKEN = DAY[:2]
+    monkeypatch.setattr(detokenising, "ways_of", by_the_library)
 
 
 def test_text_that_waits_at_the_end_is_given(byte_level, counted):
     cls, results = install(), [[10], [11, *BROKEN]]
     for pair in (*PAIRS, (None, None)):
-        said = joined(client(outputs_of(cls(*pair, tokenizer=Bytes()), results, "think_start")))
-        assert said[0] + said[1] == " thea\ufffd", pair
+        reasoning, text, *_ = client(outputs_of(cls(*pair, tokenizer=Bytes()), results, "think_start"))
+        assert reasoning + text == " thea\ufffd", pair
     assert whole(cls(None, Calls, tokenizer=Bytes()), results)["text"] == " thea\ufffd"
     assert {*counted} == {mends.END}
     assert len(counted) == 5
@@ -384,7 +335,7 @@ def test_text_that_waits_at_the_end_is_given(byte_level, counted):
 def test_text_that_waits_before_a_mark_is_what_it_was(byte_level, counted):
     for results in ([[10], [11, *BROKEN], [2], [11]], [[10, 11, *BROKEN, 2, 11], [10]]):
         said = client(outputs_of(install()(Thinks, None, tokenizer=Bytes()), results, "think_start"))
-        assert "".join(said[0]) == " thea\ufffd"
+        assert said[0] == " thea\ufffd"
         assert said[1] == "".join(WORDS[one - 10] for ids in results[-2:] for one in ids[-1:] if one > 2)[-5:]
     assert counted == [mends.MARK, mends.MARK, mends.PIECES]  # of the first answer no result is cut
 

@@ -184,18 +184,6 @@ def test_a_timeout_is_no_cancellation_and_many_wait_at_once():
     assert run_ahead(run()) == 0
 
 
-def test_each_loop_has_its_own_waits():
-    for _ in range(3):
-        assert run_ahead(one_late()) == "late"
-
-
-async def one_late():
-    waiting = asyncio.ensure_future(wait_for(asyncio.Queue().get(), 10))
-    await turns()
-    await asyncio.get_running_loop().skip(11)
-    return "late" if isinstance(waiting.exception(), asyncio.TimeoutError) else "not"
-
-
 def test_the_module_has_everything_else():
     module = Asyncio("asyncio")
     assert module.wait_for is wait_for
