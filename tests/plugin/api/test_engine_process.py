@@ -77,39 +77,40 @@ def test_a_child_that_holds_the_socket_is_not_the_engine(listening):
         os.kill(child, signal.SIGKILL)
 
 
-def test_another_process_of_the_same_number_is_not_the_engine():
-    itself = KnownProcess(os.getpid(), process_stat.process_stat("self")[19])
-    assert itself.is_alive()
-    assert not itself._replace(start="1").is_alive()
+def fields(state, threads=1):
+    return [state, *"1" * 16, str(threads), "0", "77"]
 
 
-@each("error", [PermissionError(), OSError(24, "too many open files")])
-def test_what_cannot_be_read_lives(monkeypatch, error):
-    def fails(pid):
-        raise error
+@each(
+    "told, start, alive",
+    [
+        (fields("S"), "77", True),
+        (fields("S"), "1", False),  # another process of the same number
+        (PermissionError(), "77", True),  # what cannot be read lives
+        (OSError(24, "too many open files"), "77", True),
+        (fields("Z"), "77", False),
+        (fields("Z", threads=2), "77", True),  # its first thread has ended
+        (fields("X"), "77", False),
+    ],
+)
+def test_what_the_kernel_says_of_a_process(monkeypatch, told, start, alive):
+    def process_stat_of(pid):
+        if isinstance(told, Exception):
+            raise told
+        return told
 
-    monkeypatch.setattr(process_stat, "process_stat", fails)
-    assert KnownProcess(1, "1").is_alive()
+    monkeypatch.setattr(process_stat, "process_stat", process_stat_of)
+    assert KnownProcess(1, start).is_alive() is alive
 
 
-@each("state, threads, alive", [("Z", 1, False), ("Z", 2, True), ("X", 1, False)])
-def test_a_first_thread_that_has_ended_is_not_the_process(monkeypatch, state, threads, alive):
-    fields = [state, *"1" * 16, str(threads), "0", "77"]
-    monkeypatch.setattr(process_stat, "process_stat", lambda pid: fields)
-    assert KnownProcess(1, "77").is_alive() is alive
-
-
-def test_no_socket_and_another_kind_of_file(tmp_path):
-    with pytest.raises(Unknown, match=r"none\.socket: ENOENT"):
-        listener(str(tmp_path / "none.socket"))
+def test_no_socket_another_kind_of_file_and_one_that_is_made_anew(tmp_path):
+    path = str(tmp_path / "a.socket")
+    with pytest.raises(Unknown, match=r"a\.socket: ENOENT"):
+        listener(path)
+    assert socket_file(path) is None
     (tmp_path / "file").write_text("")
     with pytest.raises(Unknown, match="file: ECONNREFUSED"):
         listener(str(tmp_path / "file"))
-
-
-def test_a_socket_that_is_made_anew_is_another_file(tmp_path):
-    path = str(tmp_path / "a.socket")
-    assert socket_file(path) is None
     seen = set()
     for _ in range(2):
         with socket.socket(socket.AF_UNIX) as one:

@@ -143,11 +143,8 @@ def test_what_is_not_known_is_left_to_fastdeploy(top):
     for build in chat, completion:
         with pytest.raises(Unknown):
             build(top, 5)
-
-
-def test_integers_are_left_to_fastdeploy_in_completions():
     with pytest.raises(Unknown, match="no float"):
-        completion([[[0]], [[-1]], [1]], 5)
+        completion([[[0]], [[-1]], [1]], 5)  # which chat makes a float
 
 
 def test_what_fastdeploy_passes_over_and_what_is_not_asked_for():

@@ -13,7 +13,7 @@ from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.paths import TESTS
 from tests.lib.random_answers import in_cuts as cuts
-from tests.lib.restated_parsers import IDS, WORDS, Calls, Processor, Thinks, of_fastdeploy, play, result
+from tests.lib.restated_parsers import IDS, Calls, Processor, Thinks, of_fastdeploy, play, result
 from tests.lib.rows import each
 
 STATES = ("think_start", "think_end")
@@ -322,28 +322,33 @@ def byte_level(monkeypatch):
     monkeypatch.setattr(detokenising, "ways_of", by_the_library)
 
 
-def test_text_that_waits_at_the_end_is_given(byte_level, counted):
-    cls, results = install(), [[10], [11, *BROKEN]]
-    for pair in (*PAIRS, (None, None)):
-        reasoning, text, *_ = client(outputs_of(cls(*pair, tokenizer=Bytes()), results, "think_start"))
-        assert reasoning + text == " thea\ufffd", pair
-    assert whole(cls(None, Calls, tokenizer=Bytes()), results)["text"] == " thea\ufffd"
-    assert {*counted} == {mends.END}
-    assert len(counted) == 5
+WAITS = [[10], [11, *BROKEN]]
+THOUGHT = (Thinks, None)
 
 
-def test_text_that_waits_before_a_mark_is_what_it_was(byte_level, counted):
-    for results in ([[10], [11, *BROKEN], [2], [11]], [[10, 11, *BROKEN, 2, 11], [10]]):
-        said = client(outputs_of(install()(Thinks, None, tokenizer=Bytes()), results, "think_start"))
-        assert said[0] == " thea\ufffd"
-        assert said[1] == "".join(WORDS[one - 10] for ids in results[-2:] for one in ids[-1:] if one > 2)[-5:]
-    assert counted == [mends.MARK, mends.MARK, mends.PIECES]  # of the first answer no result is cut
+@each(
+    "pair, results, reasoning, text, kinds",
+    [
+        *((pair, WAITS, " thea\ufffd", "", [mends.END]) for pair in ((Thinks, Calls), THOUGHT)),
+        *((pair, WAITS, "", " thea\ufffd", [mends.END]) for pair in ((None, Calls), (None, None))),
+        (THOUGHT, [*WAITS, [2], [11]], " thea\ufffd", "a", [mends.MARK]),  # no result is cut
+        (THOUGHT, [[10, 11, *BROKEN, 2, 11], [10]], " thea\ufffd", "a the", [mends.MARK, mends.PIECES]),
+        (THOUGHT, [[10], [2]], " the", "", []),
+    ],
+)
+def test_text_that_waits_is_given_before_a_mark_and_at_the_end(
+    pair, results, reasoning, text, kinds, byte_level, counted
+):
+    counted.clear()
+    said = client(outputs_of(install()(*pair, tokenizer=Bytes()), results, "think_start"))
+    assert said[:2] == (reasoning, text)
+    assert said[-1].replace("</think>", "") == reasoning + text
+    assert counted == kinds
 
 
-def test_nothing_waits_and_nothing_is_added_before_a_mark(byte_level, counted):
-    outputs = outputs_of(install()(Thinks, None, tokenizer=Bytes()), [[10], [2]], "think_start")
-    assert outputs[1]["completion_tokens"] == "</think>"
-    assert counted == []
+def test_text_that_waits_at_the_end_of_a_whole_answer(byte_level, counted):
+    assert whole(install()(None, Calls, tokenizer=Bytes()), WAITS)["text"] == " thea\ufffd"
+    assert counted == [mends.END]
 
 
 METASPACE = TESTS / "golden_chunks" / "tokenizers" / "metaspace" / "tokenizer.json"

@@ -116,9 +116,10 @@ def fastdeploys(change):
     return install(type("Changed", (Processor,), body))[0], type("Changed", (Processor,), body)
 
 
-def plug_ins(methods_of):
+def derived(methods_of, package="fastdeploy"):
     """Classes derived from ours and from FastDeploy's."""
-    return [type("Derived", (one,), methods_of(one)) for one in (install()[0], Processor)]
+    sides = (install()[0], Processor)
+    return [type("Derived", (one,), {"__module__": f"{package}.a", **methods_of(one)}) for one in sides]
 
 
 def marks(told):
@@ -140,9 +141,9 @@ def more(told):
 @each(
     "pair",
     [
-        lambda: plug_ins(lambda base: {}),
-        lambda: plug_ins(lambda base: {STREAMED: changed(vars(base)[STREAMED], marks)}),
-        lambda: plug_ins(lambda base: {"ids2tokens": lambda processor, ids, name: ("own", [], "")}),
+        lambda: derived(lambda base: {}, "plug_in"),
+        lambda: derived(lambda base: {STREAMED: changed(vars(base)[STREAMED], marks)}),
+        lambda: derived(lambda base: {"ids2tokens": lambda processor, ids, name: ("own", [], "")}),
         *(lambda change=change: fastdeploys(change) for change in (numbers, lists, more)),
     ],
 )

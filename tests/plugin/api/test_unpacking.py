@@ -297,9 +297,6 @@ def test_the_dispatchers_msgpack_is_ours():
     assert type(module.msgpack.unpackb(msgpack.packb({"top_logprobs": ROWS}))["top_logprobs"]) is PackedRows
     restore()
     assert module.msgpack is msgpack
-
-
-def test_another_dispatcher_keeps_its_msgpack():
     other = utils()
     other.msgpack = SimpleNamespace(unpackb=msgpack.unpackb)
     for module in (utils(type("None", (), {})), other):

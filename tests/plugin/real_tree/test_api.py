@@ -49,7 +49,7 @@ told.append(answers.compare(module))
 building_blocks.models_of, building_blocks.chat_logprobs = stock, narrow
 told.append(answers.compare(module))
 building_blocks.chat_logprobs = logprobs
-async def fails(self, *arguments, **options):
+async def fails(self, request, request_id):
     raise OSError("no disk")
     yield
 module.OpenAIServingChat.chat_completion_stream_generator = fails
