@@ -1,6 +1,5 @@
 """What FastDeploy loses of an answer is there, and nothing else changes."""
 
-import json
 import random
 from types import SimpleNamespace
 
@@ -351,13 +350,10 @@ def test_text_that_waits_at_the_end_of_a_whole_answer(byte_level, counted):
     assert counted == [mends.END]
 
 
-METASPACE = TESTS / "golden_chunks" / "tokenizers" / "metaspace" / "tokenizer.json"
-
-
-@pytest.fixture
-def byte_fallback():
-    """A library's tokenizer with byte fallback, and FastDeploy's around it."""
-    library = pytest.importorskip("tokenizers").Tokenizer.from_file(str(METASPACE))
+def test_a_mended_character_is_counted(monkeypatch, counted):
+    """Of a library's tokenizer with byte fallback, and FastDeploy's layers around it."""
+    file = TESTS / "golden_chunks" / "tokenizers" / "metaspace" / "tokenizer.json"
+    library = pytest.importorskip("tokenizers").Tokenizer.from_file(str(file))
 
     class Layers:
         _tokenizer, decode = library, library.decode
@@ -365,46 +361,13 @@ def byte_fallback():
         def decode_token(self, *state):
             return detokenising.decode_token(library.decode, *state)
 
-    return library, Layers()
-
-
-def test_a_mended_character_is_counted(byte_fallback, monkeypatch, counted):
-    library, layers = byte_fallback
-    ways = detokenising.Ways(library.decode, detokenising._bytes_among_pieces(layers, library))
+    ways = detokenising.Ways(library.decode, detokenising._bytes_among_pieces(Layers(), library))
     monkeypatch.setattr(detokenising, "ways_of", lambda tokenizer: ways)
     words = library.encode("one two", add_special_tokens=False).ids
     broken = [library.token_to_id(f"<0x{byte:02X}>") for byte in "é".encode() + b"\xff"]
-    said = outputs_of(install()(None, None, tokenizer=layers), [broken, *([one] for one in words)], None)
+    said = outputs_of(install()(None, None, tokenizer=Layers()), [broken, *([one] for one in words)], None)
     assert "".join(one["text"] for one in said).startswith("é\ufffd")
     assert counted == [mends.BROKEN]
-
-
-def test_bytes_among_pieces_are_read_by_themselves(byte_fallback):
-    """The library makes all of a run with a broken byte U+FFFD."""
-    library, layers = byte_fallback
-    new_text = detokenising._bytes_among_pieces(layers, library)
-    names = json.loads(METASPACE.read_text())["model"]["vocab"]
-    draw = random.Random(48)
-    bytes_of = {byte: names[f"<0x{byte:02X}>"] for byte in range(256)}
-    words = [one for name, one in names.items() if not name.startswith("<")]
-    for _ in range(80):
-        ids, text = [], b""
-        for _ in range(draw.randint(1, 12)):
-            if draw.random() < 0.5:
-                raw = draw.choice(("日".encode(), "é".encode(), b"\xff", "日".encode()[:2], b"\x80"))
-                ids += [bytes_of[byte] for byte in raw]
-            else:
-                ids.append(draw.choice(words))
-                raw = library.id_to_token(ids[-1]).replace("\u2581", " ").encode()
-            text += raw
-        given, prefix, read, known = "", 0, 0, []
-        for part in cuts(draw, ids):
-            known += part
-            new, prefix, read = new_text(known, prefix, read)
-            given += new
-        given += new_text(known, prefix, read, to_the_end=True)[0]
-        expected = text.decode(errors="fd_postproc_bytes").removeprefix(" ")
-        assert given == expected, ids
 
 
 def test_the_switch_leaves_everything_to_fastdeploy(monkeypatch, byte_level, counted):

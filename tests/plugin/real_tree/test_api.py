@@ -198,14 +198,3 @@ def test_random_cuts_are_parsed_as_one_token_a_result(tree, tmp_path, times, kin
         assert told["pairs"] >= 14 * len(kinds)
         assert told["streams"] == told["pairs"] * answers * many
         assert told["stock_wrong"] > told["stock"] / 10
-
-
-@each_tree
-@pytest.mark.parametrize("answers", [20, nightly(600)])
-def test_no_text_is_lost(tree, tmp_path, answers):
-    """Texts with broken characters are those of all ids: with ours every time."""
-    tells_state(tree)
-    told = random_answers(tree, tmp_path, "held", answers)
-    assert "first" not in told, told["first"]
-    assert len(told) == 18
-    assert sum(wrong["stock"] for wrong in told.values()) > answers
