@@ -48,7 +48,8 @@ ERROR = [{"error_code": 500, "outputs": None}]
     "scene, queues",
     [  # numbers: results; +: registered; -: ended; !: another request of the id is sent
         ("0 1 + 2", ["012"]),
-        ("0 0 E +", ["00E"]),  # every choice may begin, also with an error instead of an answer
+        ("0 0 E +", ["00E"]),  # every choice may begin,
+        ("E +", ["E"]),  # also with an error instead of an answer
         ("+ 0 + 1", ["0", "1"]),  # as FastDeploy's map has it (docs/upstream, 09)
         ("3 +", [""]),
         ("+ - 0 1 + 0", ["", "0"]),  # what comes after the end is nobody's; a client may use an id again
