@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -14,41 +12,12 @@ from fd_postproc.support.process_stat import KnownProcess
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
-LISTEN = """
-import os, socket, sys, time
-listening = socket.socket(socket.AF_UNIX)
-listening.bind(sys.argv[1])
-listening.listen()
-child = os.fork() if sys.argv[2:] == ["fork"] else 1
-if child:
-    print(child, flush=True)
-time.sleep(600)
-"""
+pytest.importorskip("zmq")
 
 
-@pytest.fixture
-def listening(tmp_path):
-    """Starts a process that listens at a path, and ends it afterwards."""
-    started = []
-
-    def start(*arguments):
-        path = str(tmp_path / f"{len(started)}.socket")
-        process = subprocess.Popen(
-            [sys.executable, "-c", LISTEN, path, *arguments], stdout=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        return process, path, int(process.stdout.readline())
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def test_the_process_that_listens_is_known_until_it_is_killed(listening):
+def test_the_process_that_listens_is_known_until_it_is_killed(start_engine, tmp_path):
     """Stopped it lives; killed it is gone before its parent has noticed."""
-    process, path, _ = listening()
+    process = start_engine(path := str(tmp_path / "engine.socket"))
     engine = listener(path)
     assert engine.pid == process.pid
     process.send_signal(signal.SIGSTOP)
@@ -60,21 +29,18 @@ def test_the_process_that_listens_is_known_until_it_is_killed(listening):
     assert process_stat.process_stat(process.pid)[0] == "Z"
     process.wait()
     assert not engine.is_alive()
-    with pytest.raises(Unknown, match=r"0\.socket: ECONNREFUSED"):
+    with pytest.raises(Unknown, match=r"engine\.socket: ECONNREFUSED"):
         listener(path)
 
 
-def test_a_child_that_holds_the_socket_is_not_the_engine(listening):
+def test_a_child_that_holds_the_socket_is_not_the_engine(start_engine, tmp_path):
     """FastDeploy's API processes are forked from the engine: its socket outlives it there."""
-    process, path, child = listening("fork")
-    try:
-        assert listener(path).pid == process.pid
-        process.kill()
-        process.wait()
-        with pytest.raises(Unknown, match=f"process {process.pid}, which made .* (has ended|cannot be seen)"):
-            listener(path)
-    finally:
-        os.kill(child, signal.SIGKILL)
+    process = start_engine(path := str(tmp_path / "engine.socket"), "fork")
+    assert listener(path).pid == process.pid
+    process.kill()
+    process.wait()
+    with pytest.raises(Unknown, match=f"process {process.pid}, which made .* (has ended|cannot be seen)"):
+        listener(path)
 
 
 def fields(state, threads=1):

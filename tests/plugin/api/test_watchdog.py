@@ -2,9 +2,6 @@
 
 import asyncio
 import logging
-import os
-import signal
-import subprocess
 import sys
 import traceback
 import types
@@ -15,26 +12,10 @@ import pytest
 from fd_postproc.fastdeploy.api import connections, watchdog
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from fd_postproc.fastdeploy.api.watchdog import EngineGone, Watchdog
-from tests.lib.children import python
 from tests.lib.rows import each
 
 zmq = pytest.importorskip("zmq")
 prometheus_client = pytest.importorskip("prometheus_client")
-
-ENGINE = """
-import os, sys, time, zmq
-socket = zmq.Context().socket(zmq.PULL)
-socket.bind("ipc://" + sys.argv[1])
-child = 0
-if sys.argv[2:] == ["fork"]:
-    child = os.fork()
-    if child == 0:  # as an API process: it holds the socket that listens
-        os.closerange(0, 3)
-        time.sleep(600)
-print(child, flush=True)
-while True:
-    print("request", socket.recv().decode(), flush=True)
-"""
 
 
 class ParameterError(Exception):
@@ -166,23 +147,19 @@ def test_an_engine_that_is_not_there_yet_is_found_later(seen, caplog):
 
 
 @pytest.mark.realtime
-def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, monkeypatch, caplog):
+def test_new_requests_are_refused_in_words_until_the_engine_is_back(
+    start_engine, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
     monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
     monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
-    before, path, engines = counted("refused"), str(tmp_path / "engine.socket"), []
-    children = []
+    before, path = counted("refused"), str(tmp_path / "engine.socket")
     cls = engine_client(path)
     module = SimpleNamespace(EngineClient=cls, ParameterError=ParameterError, ControlResponse=ControlResponse)
     restore, client = watchdog.install(module), cls()
 
-    async def start(*arguments):
-        engines.append(subprocess.Popen(python(ENGINE, path, *arguments), stdout=subprocess.PIPE, text=True))
-        return engines[-1], int(await line_of(engines[-1]))
-
     async def scene():
-        engine, child = await start("fork")
-        children.append(child)
+        engine = start_engine(path, "fork")
         client.create_zmq_client("a", zmq.PUSH)
         await client.add_requests("1")
         assert await line_of(engine) == "request 1"
@@ -198,25 +175,15 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, mo
         healthy, why = client.check_health(30)
         assert not healthy
         assert "is gone" in why
-        second, _ = await start()
+        second = start_engine(path)
         await until(lambda: not gone(client))
         assert gauge() == 0
         await client.add_requests("3")
         assert await line_of(second) == "request 3"
 
-    async def run():
-        try:
-            await asyncio.wait_for(scene(), 60)
-        finally:
-            for child in children:
-                os.kill(child, signal.SIGKILL)
-            for engine in engines:
-                engine.kill()
-
     with caplog.at_level(logging.INFO):
-        asyncio.run(run())
-    for engine in engines:
-        engine.communicate()
+        asyncio.run(asyncio.wait_for(scene(), 60))
+    start_engine.end()
     client.close()
     restore()
     assert counted("refused") - before == 2
