@@ -10,6 +10,7 @@ from fd_postproc.fastdeploy import logs
 from fd_postproc.fastdeploy.api import activation, entry, loading
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
+from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
 from tests.lib.rows import each
 
 METHODS = {
@@ -75,6 +76,7 @@ def test_known_code_is_replaced(name, load, told):
     (line,) = told.lines
     assert f"API side active for {activation.WHAT[name.rpartition('.')[2]]}" in line
     assert is_ours(module)
+    assert module.asyncio.wait_for is wait_for
 
 
 @each("variables", [{"FD_POSTPROC_API": "0"}, {"FD_POSTPROC_DISABLE": "1"}])
@@ -119,15 +121,23 @@ def test_a_module_that_names_nothing_known_and_an_unknown_way_of_floats(load, mo
         monkeypatch.setattr(building_blocks, "float_style", lambda: None)
 
 
-@each("logprobs", [0, 1, 3, 5])
-def test_a_completion_gets_as_many_alternatives_as_it_asks_for(logprobs, load):
-    module = load(COMPLETION)
-    handler = module.OpenAIServingCompletion(SimpleNamespace(data_processor=Processor("x")))
+@each(
+    "name, wanted",
+    [
+        *((CHAT, (True, columns, texts)) for columns in (0, 1, 3, 5, None) for texts in (True, False)),
+        *((COMPLETION, (columns,)) for columns in (0, 1, 3, 5, None)),
+        (CHAT, (False, 3, True)),
+    ],
+)
+def test_an_answer_gets_what_it_asks_for(name, wanted, load):
+    """As many alternatives, with texts or without, or none."""
+    module, (owner, method) = load(name), METHODS[name]
+    handler = vars(module)[owner](SimpleNamespace(data_processor=Processor("x")))
     top = [[[7, 8, 9, 10, 11, 12]], [[-0.5, -1.0, -2.0, -3.0, -4.0, -5.0]], [1]]
-    made = blocks_of(module).methods[METHODS[COMPLETION]](handler, top, logprobs)
-    assert isinstance(made, _chunks.StandIn)
-    assert made.model_dump() == handler._create_completion_logprobs(top, logprobs).model_dump()
-    assert len(made.model_dump()["top_logprobs"][0]) == logprobs + 1  # the sampled token, too
+    made = blocks_of(module).methods[owner, method](handler, top, *wanted)
+    right = getattr(handler, method)(top, *wanted)
+    assert isinstance(made, _chunks.StandIn) or right is None
+    assert (made and made.model_dump()) == (right and right.model_dump())
 
 
 def test_what_is_installed_can_be_taken_out(load):
