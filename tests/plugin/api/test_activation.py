@@ -1,5 +1,6 @@
 """Is ours used in a serving module?  Here in the double's serving modules."""
 
+import base64
 import importlib
 import sys
 from types import SimpleNamespace
@@ -138,6 +139,23 @@ def test_an_answer_gets_what_it_asks_for(name, wanted, load):
     right = getattr(handler, method)(top, *wanted)
     assert isinstance(made, _chunks.StandIn) or right is None
     assert (made and made.model_dump()) == (right and right.model_dump())
+
+
+def encodes(self, numpy):
+    experts = self["routing_data"]
+    if not isinstance(experts, numpy.ndarray):
+        experts = numpy.array(experts)
+    return base64.b64encode(experts.tobytes()).decode()
+
+
+@each(
+    "method, accepts",
+    [(encodes, True), (lambda self: self["routing_data"], False), (lambda self: self, True), (None, True)],
+)
+def test_arrays_are_given_where_the_code_takes_them(method, accepts, load, monkeypatch):
+    module = load(CHAT)
+    monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_full_generator", method, raising=False)
+    assert blocks_of(module).arrays is accepts
 
 
 def test_what_is_installed_can_be_taken_out(load):

@@ -386,9 +386,9 @@ def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
 
 @each("where", ["views_of", "add_ids", "count"])
 @each("stream", [True, False])
-def test_a_failure_of_ours_is_fastdeploys_method(where, stream, ours, monkeypatch):
+def test_a_failure_of_ours_is_fastdeploys_method(where, stream, monkeypatch):
     """The client gets the same, from the first failure on and for good."""
-    theirs, own = Processor(Thinks, Calls), ours(Thinks, Calls)
+    theirs, own = Processor(Thinks, Calls), install()[0](Thinks, Calls)
 
     def fails(*_, **__):
         raise KeyError("in a test")

@@ -149,6 +149,7 @@ def test_every_recorded_answer_is_made_byte_for_byte(parts):
             continue
         dumped = json.dumps(made.model_dump(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         assert dumped == text
+        assert json.loads(made.model_dump_json()) == json.loads(text)  # which FastDeploy logs
         if isinstance(made, StandIn):
             pieces = made.response_pieces()
             if pieces.whole is None:
