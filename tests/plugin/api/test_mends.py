@@ -1,5 +1,6 @@
 """What FastDeploy loses of an answer is there, and nothing else changes."""
 
+import importlib
 import random
 from types import SimpleNamespace
 
@@ -10,7 +11,6 @@ from fd_postproc.fastdeploy.api import detokenising, joined_results, mends
 from fd_postproc.fastdeploy.api.pieces import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
-from tests.lib.paths import TESTS
 from tests.lib.random_answers import in_cuts as cuts
 from tests.lib.restated_parsers import IDS, Calls, Processor, Thinks, of_fastdeploy, play, result
 from tests.lib.rows import each
@@ -351,21 +351,15 @@ def test_text_that_waits_at_the_end_of_a_whole_answer(byte_level, counted):
 
 
 def test_a_mended_character_is_counted(monkeypatch, counted):
-    """Of a library's tokenizer with byte fallback, and FastDeploy's layers around it."""
-    file = TESTS / "golden_chunks" / "tokenizers" / "metaspace" / "tokenizer.json"
-    library = pytest.importorskip("tokenizers").Tokenizer.from_file(str(file))
-
-    class Layers:
-        _tokenizer, decode = library, library.decode
-
-        def decode_token(self, *state):
-            return detokenising.decode_token(library.decode, *state)
-
-    ways = detokenising.Ways(library.decode, detokenising._bytes_among_pieces(Layers(), library))
+    """Of a library's tokenizer with byte fallback."""
+    pytest.importorskip("tokenizers")
+    tokenizer = importlib.import_module("tests.lib.restated_tokenizers").Fast("metaspace")
+    library = tokenizer._tokenizer
+    ways = detokenising.Ways(library.decode, detokenising._bytes_among_pieces(tokenizer, library))
     monkeypatch.setattr(detokenising, "ways_of", lambda tokenizer: ways)
-    words = library.encode("one two", add_special_tokens=False).ids
+    words = tokenizer.ids_of("one two")
     broken = [library.token_to_id(f"<0x{byte:02X}>") for byte in "é".encode() + b"\xff"]
-    said = outputs_of(install()(None, None, tokenizer=Layers()), [broken, *([one] for one in words)], None)
+    said = outputs_of(install()(None, None, tokenizer=tokenizer), [broken, *([one] for one in words)], None)
     assert "".join(one["text"] for one in said).startswith("é\ufffd")
     assert counted == [mends.BROKEN]
 

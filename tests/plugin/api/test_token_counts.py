@@ -5,9 +5,8 @@ import pytest
 from fd_postproc.fastdeploy.api import token_counts
 from fd_postproc.fastdeploy.api.token_counts import CountingTokenizer
 from tests.lib.restated_parsers import Tokenizer
+from tests.lib.restated_tokenizers import Fast, Pieces
 from tests.lib.rows import each
-
-from .test_detokenising import Fast, Pieces
 
 pytestmark = pytest.mark.framework
 TEXTS = ["", " the", "a b c", "日本", "x" * 200, "<think>", "\n\n"]
