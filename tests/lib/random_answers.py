@@ -2,7 +2,6 @@
 
     python random_answers.py same SEED DELTAS
     python random_answers.py cuts SEED ANSWERS CUTS [KIND ...]
-    python random_answers.py held SEED ANSWERS
 
 ``same``, without the mends: random ids, marks whole and in pieces, calls cut anywhere, bytes of broken
 characters, ids that are none, empty deltas, long answers with excerpts that are shortened early or late;
@@ -10,8 +9,6 @@ each is streamed or given whole, and what each result becomes is FastDeploy's ow
 
 ``cuts``: what a client puts together of an answer in results of 1 to 6 tokens - reasoning, content, calls -
 is that of the same answer at one token a result: FastDeploy's own where the text has no broken character.
-
-``held``: an answer's text is that of all its ids, with U+FFFD for what never became a character.
 """
 
 import importlib
@@ -19,7 +16,6 @@ import importlib.util
 import json
 import logging
 import random
-import re
 import sys
 import uuid
 from types import ModuleType, SimpleNamespace
@@ -311,74 +307,7 @@ def cuts(draw, wanted, many, *kinds):
     return told
 
 
-# ---- nothing is lost ---------------------------------------------------------------------------------------
-
-TEXTS = (
-    *("The quick brown fox, 1.5e-7. ", "naïve café – déjà vu; ", "你好，世界。日本語 한국어 "),
-    *("👩‍👩‍👧🏳️‍🌈🇩🇪 𝔘𝔫𝔦 ", "\n\n", "  two  "),
-)
-MARKS = ("<think>", "</think>")
-BYTE = re.compile("<0x[0-9A-F]{2}>")
-
-
-def truth(kind, tokenizer, ids):
-    """The text of an answer; a metaspace tokenizer's own has U+FFFD for whole characters, too."""
-    if kind != "metaspace":
-        return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    text = b"".join(
-        bytes([int(name[3:-1], 16)]) if BYTE.fullmatch(name) else name.replace("\u2581", " ").encode()
-        for name in tokenizer.convert_ids_to_tokens(ids)
-    )
-    return text.decode(errors="fd_postproc_bytes").removeprefix(" ")
-
-
-def held_ids(draw, tokenizer, kind, marks):
-    """Ids of a random answer, without an end: text, text cut off anywhere, or random ids with marks."""
-    size, ends = len(tokenizer), {*tokenizer.all_special_ids}
-    if kind == "random":
-        ids = [draw.randrange(size) if draw.random() < 0.9 else draw.choice(marks) for _ in range(40)]
-        return [one for one in ids if one not in ends] or [0]
-    text = "".join(draw.choices(TEXTS, k=6))
-    ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-    return ids[: draw.randint(1, len(ids))] if kind == "cut" else ids
-
-
-def held(draw, wanted):
-    logging.disable()
-    make, (thinks, _) = maker(), parsers_of_fastdeploy()
-    told, qwen3 = {}, next(cls for name, cls in thinks.items() if name and name.startswith("Qwen3"))
-    for name in KINDS:
-        for parser in (None, qwen3):
-            sides = Sides(make(name, parser))
-            tokenizer = sides.tokenizer
-            marks = tokenizer.convert_tokens_to_ids([*MARKS])
-            for kind in ("text", "cut", "random"):
-                wrong = {"stock": 0, "ours": 0}
-                for _ in range(wanted):
-                    ids = held_ids(draw, tokenizer, kind, marks)
-                    while parser is not None and ids[-1] in marks:  # shown at an end
-                        ids.append(draw.choice([one for one in ids if one not in marks] or [5]))
-                    expected, results = truth(name, tokenizer, ids), [*in_cuts(draw, ids)]
-                    stream = parser is not None or draw.random() < 0.5
-                    if parser is not None:
-                        expected = re.sub("|".join(MARKS), "", expected)
-                    for side, methods in (("stock", sides.stock), ("ours", sides.ours)):
-                        if stream:
-                            reasoning, content, _, error = sides.client(methods, results, "think_start")
-                            given = error or reasoning + content
-                        else:
-                            sides.begin(methods, None)
-                            given = [one() for _, one in sides.results(methods, results, WHOLE)][-1]
-                            given = given["outputs"]["text"]
-                        wrong[side] += given != expected
-                        if side == "ours" and given != expected:
-                            told.setdefault("first", [name, kind, results, expected, given])
-                told[f"{name}{', qwen3' if parser else ''}, {kind}"] = wrong
-            sides.end()
-    return told
-
-
 if __name__ == "__main__":
     how, seed, *given = (int(one) if one.isdigit() else one for one in sys.argv[1:])
-    told = {"same": same, "cuts": cuts, "held": held}[how](random.Random(seed), *given)
+    told = {"same": same, "cuts": cuts}[how](random.Random(seed), *given)
     print("told: " + json.dumps(told))

@@ -1,8 +1,6 @@
-"""Is ours used in a serving module?  Decided by a trial, here on the double's serving modules.
+"""Is ours used in a serving module?  Here in the double's serving modules."""
 
-Their generators are restated, and held to what FastDeploy's own wrote: test_recorded.py.
-"""
-
+import base64
 import importlib
 import sys
 from types import SimpleNamespace
@@ -13,8 +11,8 @@ from fd_postproc.fastdeploy import loading, logs, notes
 from fd_postproc.fastdeploy.api import activation, entry
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
+from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
 from tests.lib.rows import each
-from tools.accept import answers
 
 METHODS = {
     CHAT: ("OpenAIServingChat", "_create_chat_logprobs"),
@@ -79,6 +77,7 @@ def test_known_code_is_replaced(name, load, told):
     (line,) = told.lines
     assert f"API side active for {activation.WHAT[name.rpartition('.')[2]]}" in line
     assert is_ours(module)
+    assert module.asyncio.wait_for is wait_for
 
 
 @each("variables", [{"FD_POSTPROC_API": "0"}, {"FD_POSTPROC_DISABLE": "1"}])
@@ -89,55 +88,6 @@ def test_switched_off(variables, load, told, monkeypatch):
     assert loading._finder.actions == {}
     assert not is_ours(load(CHAT))
     assert (told.gauges, told.lines) == ([], [])
-
-
-def other_models(monkeypatch, *names, **changed):
-    """Some of our stand-ins write another value."""
-    stock = building_blocks.models_of
-
-    def planted(cls, stood_in, style):
-        made = stock(cls, stood_in, style)
-        return (lambda **values: made(**{**values, **changed})) if cls.__name__ in names else made
-
-    monkeypatch.setattr(building_blocks, "models_of", planted)
-
-
-def many_alternatives_only(monkeypatch):
-    """A row of more than three is shown with one less."""
-    for name in ("chat_logprobs", "completion_logprobs"):
-        stock = getattr(building_blocks, name)
-
-        def planted(top, *asked, stock=stock):
-            wide = top is not None and len(top) == 3 and top[0] and len(top[0][0]) > 2
-            cut = [[row[:-1] for row in part] for part in top[:2]] if wide else None
-            return stock([*cut, top[2]] if wide else top, *asked)
-
-        monkeypatch.setattr(building_blocks, name, planted)
-
-
-@each("name", [CHAT, COMPLETION])
-def test_the_comparison_finds_a_difference(name, load, monkeypatch):
-    module = load(name)
-    assert answers.compare(module) is None
-    for plant in (
-        lambda patch: other_models(patch, "ChatCompletionResponse", "CompletionResponse", model='trial "e"'),
-        many_alternatives_only,
-    ):
-        with monkeypatch.context() as patch:
-            plant(patch)
-            assert "is expected, ours is" in answers.compare(module)
-
-
-def test_a_fastdeploy_that_fails_by_itself_cannot_be_compared(load, monkeypatch):
-    module = load(CHAT)
-
-    async def fails(self, request, request_id):
-        raise OSError("no disk")
-        yield
-
-    monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_stream_generator", fails)
-    with pytest.raises(RuntimeError, match=r"FastDeploy's own code fails in the trial.*OSError: no disk"):
-        answers.compare(module)
 
 
 def test_new_code_is_left_to_fastdeploy_and_named(load, told):
@@ -160,14 +110,6 @@ def test_new_code_is_left_to_fastdeploy_and_named(load, told):
     assert module.OpenAIServingChat._create_chat_logprobs is _create_chat_logprobs
 
 
-def test_a_method_with_other_arguments_is_left_to_fastdeploy(load, monkeypatch):
-    module = load(CHAT)
-    monkeypatch.setattr(module.OpenAIServingChat, "_create_chat_logprobs", lambda self, top, more: None)
-    blocks = blocks_of(module)
-    assert blocks.methods == {}
-    assert "OpenAIServingChat._create_chat_logprobs" in blocks.left["_create_chat_logprobs"]
-
-
 def test_a_module_that_names_nothing_known_and_an_unknown_way_of_floats(load, monkeypatch):
     module = load(CHAT)
     for decided, words in (
@@ -180,15 +122,40 @@ def test_a_module_that_names_nothing_known_and_an_unknown_way_of_floats(load, mo
         monkeypatch.setattr(building_blocks, "float_style", lambda: None)
 
 
-@each("logprobs", [0, 1, 3, 5])
-def test_a_completion_gets_as_many_alternatives_as_it_asks_for(logprobs, load):
-    module = load(COMPLETION)
-    handler = module.OpenAIServingCompletion(SimpleNamespace(data_processor=Processor("x")))
+@each(
+    "name, wanted",
+    [
+        *((CHAT, (True, columns, texts)) for columns in (0, 1, 3, 5, None) for texts in (True, False)),
+        *((COMPLETION, (columns,)) for columns in (0, 1, 3, 5, None)),
+        (CHAT, (False, 3, True)),
+    ],
+)
+def test_an_answer_gets_what_it_asks_for(name, wanted, load):
+    """As many alternatives, with texts or without, or none."""
+    module, (owner, method) = load(name), METHODS[name]
+    handler = vars(module)[owner](SimpleNamespace(data_processor=Processor("x")))
     top = [[[7, 8, 9, 10, 11, 12]], [[-0.5, -1.0, -2.0, -3.0, -4.0, -5.0]], [1]]
-    made = blocks_of(module).methods[METHODS[COMPLETION]](handler, top, logprobs)
-    assert isinstance(made, _chunks.StandIn)
-    assert made.model_dump() == handler._create_completion_logprobs(top, logprobs).model_dump()
-    assert len(made.model_dump()["top_logprobs"][0]) == logprobs + 1  # the sampled token, too
+    made = blocks_of(module).methods[owner, method](handler, top, *wanted)
+    right = getattr(handler, method)(top, *wanted)
+    assert isinstance(made, _chunks.StandIn) or right is None
+    assert (made and made.model_dump()) == (right and right.model_dump())
+
+
+def encodes(self, numpy):
+    experts = self["routing_data"]
+    if not isinstance(experts, numpy.ndarray):
+        experts = numpy.array(experts)
+    return base64.b64encode(experts.tobytes()).decode()
+
+
+@each(
+    "method, accepts",
+    [(encodes, True), (lambda self: self["routing_data"], False), (lambda self: self, True), (None, True)],
+)
+def test_arrays_are_given_where_the_code_takes_them(method, accepts, load, monkeypatch):
+    module = load(CHAT)
+    monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_full_generator", method, raising=False)
+    assert blocks_of(module).arrays is accepts
 
 
 def test_what_is_installed_can_be_taken_out(load):

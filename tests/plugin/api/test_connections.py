@@ -42,51 +42,45 @@ def give(requests, name, *groups):
             queue.put_nowait(one)
 
 
-def test_they_wait_for_the_registration_in_order(requests):
-    groups = [group(0), group(1), group(2)]
-    give(requests, "a", *groups[:2])
-    requests["a"] = queue = Queue()
-    assert queue == groups[:2]
-    give(requests, "a", groups[2])
-    assert queue == groups
-    assert requests.groups == 0
-    assert list(noted().values()) == [1]
+ERROR = [{"error_code": 500, "outputs": None}]
 
 
-def test_every_choice_may_begin_and_an_error_instead_of_an_answer_is_kept(requests):
-    groups = [group(0), group(0), [{"error_code": 500, "outputs": None}]]
-    give(requests, "a", *groups)
-    requests["a"] = queue = Queue()
-    assert queue == groups
+@each(
+    "scene, queues",
+    [  # numbers: results; +: registered; -: ended; !: another request of the id is sent
+        ("0 1 + 2", ["012"]),
+        ("0 0 E +", ["00E"]),  # every choice may begin,
+        ("E +", ["E"]),  # also with an error instead of an answer
+        ("+ 0 + 1", ["0", "1"]),  # as FastDeploy's map has it (docs/upstream, 09)
+        ("3 +", [""]),
+        ("+ - 0 1 + 0", ["", "0"]),  # what comes after the end is nobody's; a client may use an id again
+        ("+ 0 - 3 0 1 +", ["0", "01"]),  # the ended request had begun: an answer that begins is another one's
+        ("+ - 3 ! 0 1 +", ["", "01"]),
+    ],
+)
+def test_results_wait_for_their_registration(clock, scene, queues):
+    requests, made = RequestMap({}, lambda: clock.now), []
+    for action in scene.split():
+        if action == "+":
+            requests["a"] = Queue()
+            made.append(requests["a"])
+        elif action == "-":
+            requests.pop("a", None)
+        elif action == "!":
+            requests.expect("a_0")
+        else:
+            give(requests, "a", ERROR if action == "E" else group(int(action)))
+    shown = ["".join("E" if one is ERROR else str(one[0]["outputs"]["send_idx"]) for one in q) for q in made]
+    assert shown == queues
+    assert (requests.groups, requests.size) == (0, 0)
 
 
-def test_of_two_streams_of_one_id_the_later_one_gets_the_results(requests):
-    """As FastDeploy's map does it; the first keeps what it had (docs/upstream, 09)."""
-    requests["a"] = first = Queue()
-    give(requests, "a", group(0))
-    requests["a"] = second = Queue()
-    give(requests, "a", group(1))
-    assert (first, second) == ([group(0)], [group(1)])
-    assert requests.groups == 0
-
-
-@each("late", [group(3), [], [{}], [{"outputs": None}], "x", None, [SimpleNamespace()]])
+@each("late", [[], [{}], [{"outputs": None}], "x", None, [SimpleNamespace()]])
 def test_what_does_not_begin_an_answer_is_nobodys(requests, late):
     give(requests, "a", late)
     requests["a"] = queue = Queue()
     assert queue == []
-
-
-def test_what_comes_after_the_end_is_nobodys(requests):
-    requests["a"] = Queue()
-    requests.pop("a", None)
-    give(requests, "a", group(0))
-    give(requests, "a", group(1))
-    assert requests.groups == 0
-    requests["a"] = queue = Queue()  # a client may give the same id again
-    assert queue == []
-    give(requests, "a", group(0))
-    assert len(queue) == 1
+    assert noted() == {}
 
 
 def test_what_nobody_comes_for_is_dropped_in_time(requests, clock):
@@ -96,6 +90,7 @@ def test_what_nobody_comes_for_is_dropped_in_time(requests, clock):
     assert list(requests.held) == ["b"]
     assert requests.groups == 1
     assert noted()[connections.TOO_OLD] == 1
+    assert sorted(noted().values()) == [1, 2]  # the other two were held
     requests["a"] = queue = Queue()  # a new one of the same id
     assert queue == []
 
@@ -234,6 +229,7 @@ class Stream:
 
 def test_streams_get_their_turn_between_two_messages(utils, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_GC", "off")
+    monkeypatch.delattr(asyncio, "iscoroutinefunction")  # it goes with Python 3.16, and warns since 3.14
     seen = []
 
     async def serve():
@@ -272,22 +268,6 @@ def test_another_dispatcher_is_left_alone():
     assert "_dispatch_batch_responses" in told
 
 
-def test_early_results_of_an_id_that_is_used_again_are_kept(requests):
-    """The ended request had begun, or another one of its id was sent: both are no late results."""
-    for announces in (False, True):
-        requests["a"] = Queue()
-        if not announces:
-            give(requests, "a", group(0))
-        requests.pop("a", None)
-        give(requests, "a", group(3))  # a late one
-        assert requests.groups == 0
-        if announces:
-            requests.expect("a_0")
-        give(requests, "a", group(0), group(1))
-        requests["a"] = queue = Queue()
-        assert queue == [group(0), group(1)]
-
-
 def test_a_failure_of_ours_loses_no_dispatcher_and_is_told_to_the_client(requests, monkeypatch):
     monkeypatch.setattr(connections, "_memory_of", None)
     give(requests, "a", group(0))
@@ -299,11 +279,3 @@ def test_a_failure_of_ours_loses_no_dispatcher_and_is_told_to_the_client(request
     assert requests.get("c") is None  # FastDeploy's own way from now on
     give(requests, "a", group(1))
     assert queue[1] == group(1)
-
-
-def test_nothing_of_it_warns_or_raises_where_python_does(monkeypatch):
-    """``asyncio.iscoroutinefunction`` goes with Python 3.16, and warns since 3.14."""
-    monkeypatch.delattr(asyncio, "iscoroutinefunction")
-    stream = Stream([b"1"])
-    connections.take_turns(stream)
-    assert asyncio.run(stream.read()) == b"1"

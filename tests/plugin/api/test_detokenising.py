@@ -1,145 +1,21 @@
 """New text out of new token ids, without the layers above the libraries: real tokenizers of four kinds."""
 
 import contextlib
-import io
 import random
-from functools import cache
-from types import FunctionType, SimpleNamespace
+import re
+from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api.text import detokenising, joined_results, ways
+from fd_postproc.fastdeploy.api.text import detokenising, ways
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
-from tests.lib.paths import TESTS
 from tests.lib.restated_parsers import Processor
+from tests.lib.restated_tokenizers import KINDS, MODELS, MODULE, SENTENCES, Fast, Pieces, of_paddleformers
 from tests.lib.rows import each
 
-tokenizers = pytest.importorskip("tokenizers")
-sentencepiece = pytest.importorskip("sentencepiece")
 pytestmark = pytest.mark.framework  # its allocations are none of a sanitizer's
-
-MODULE = "paddleformers.restated"
-SENTENCES = [
-    "the quick brown fox jumps over the lazy dog",
-    "  two  spaces and   three ",
-    "naïve café déjà vu 你好世界 日本語 😀",
-    "def f(x): return x + 1.5e-7\n\n",
-]
-SPECIAL = ["<s>", "</s>", "<mask:1>", "<think>"]
-
-
-class Fast:
-    """Restates the layers above the tokenizers library: PaddleFormers' and those of transformers."""
-
-    def __init__(self, kind="bytebpe"):
-        path = TESTS / "golden_chunks" / "tokenizers" / kind / "tokenizer.json"
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-
-    def __len__(self):
-        return self._tokenizer.get_vocab_size()
-
-    def ids_of(self, text):
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
-
-    def decode_token(self, ids, prefix, read):
-        before, text = (self.decode(window) for window in (ids[prefix:read], ids[prefix:]))
-        if len(text) > len(before) and "\ufffd" not in text[-2:]:
-            if text.startswith(before):
-                return text[len(before) :], read, len(ids)
-            return "", prefix, len(ids)
-        return "", prefix, read
-
-    def decode(self, ids):
-        return self._decode([int(one) for one in ids])
-
-    def _decode(self, ids):
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
-
-
-@cache
-def trained(**options):
-    """A small SentencePiece model."""
-    writer = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 20),
-        model_writer=writer,
-        hard_vocab_limit=False,
-        control_symbols=["<pad>", "<silent>"],
-        user_defined_symbols=["<mask:1>", "<think>"],
-        minloglevel=5,
-        **{"vocab_size": 420, "model_type": "bpe", "byte_fallback": True, **options},
-    )
-    return writer.getvalue()
-
-
-class Pieces:
-    """Restates ERNIE's tokenizer, above a small SentencePiece model, and PaddleFormers' layers above it."""
-
-    def __init__(self, **options):
-        self.sp_model = sentencepiece.SentencePieceProcessor(model_proto=trained(**options))
-        self.all_special_tokens = SPECIAL[:3]
-        think = self.sp_model.piece_to_id("<think>")
-        self.added_tokens_encoder = {"<think>": think, "<added>": self.sp_model.vocab_size()}
-
-    def __len__(self):
-        return self.sp_model.vocab_size() + 1
-
-    def ids_of(self, text):
-        return self.convert_tokens_to_ids(self.tokenize(text))
-
-    def tokenize(self, text):
-        return self.sp_model.encode(text, out_type=str)
-
-    def convert_tokens_to_ids(self, tokens):
-        return [self.added_tokens_encoder.get(one, self.sp_model.piece_to_id(one)) for one in tokens]
-
-    def convert_ids_to_tokens(self, ids):
-        if isinstance(ids, int):
-            return "<added>" if ids == len(self) - 1 else self.sp_model.id_to_piece(ids)
-        return [self.convert_ids_to_tokens(one) for one in ids]
-
-    def convert_tokens_to_string(self, tokens):
-        text, run = "", []
-        for token in tokens:
-            if token in self.all_special_tokens or token in self.added_tokens_encoder:
-                text, run = text + self.sp_model.decode(run) + token, []
-            else:
-                run.append(token)
-        return text + self.sp_model.decode(run)
-
-    def _decode(self, ids):
-        return self.convert_tokens_to_string(self.convert_ids_to_tokens(ids))
-
-    def decode(self, ids, **options):
-        return self._decode(ids)
-
-    def decode_token(self, ids, prefix, read):
-        before, text = self.decode(ids[prefix:read]), self.decode(ids[prefix:])
-        if len(text) <= len(before) or "\ufffd" in before + text:
-            return "", prefix, read
-        if not text.startswith(before):
-            return "", prefix, len(ids)
-        return text[len(before) :], read, len(ids)
-
-
-def of_paddleformers(cls):
-    for value in vars(cls).values():
-        if isinstance(value, FunctionType):
-            value.__module__ = MODULE
-    return cls
-
-
-for _cls in (Fast, Pieces):
-    of_paddleformers(_cls)
-KINDS = ("bytebpe", "metaspace", "wordpiece")
-MODELS = (
-    {},
-    {"model_type": "unigram", "add_dummy_prefix": False},
-    {"remove_extra_whitespaces": False, "byte_fallback": False, "vocab_size": 150},
-    {"model_type": "unigram", "add_dummy_prefix": False, "remove_extra_whitespaces": False},
-)
 
 
 @pytest.fixture(autouse=True)
@@ -202,42 +78,48 @@ def test_the_same_text_and_the_same_state(make, options, sides):
     assert noted() == {}
 
 
-@each("kind", KINDS)
-def test_what_a_stream_interval_has_joined_says_the_same_as_id_by_id(kind, monkeypatch):
-    monkeypatch.setattr(joined_results, "_are_expected", True)
-    tokenizer, waits = Fast(kind), 0
-    own, theirs = install()[0](None, None, tokenizer), Processor(None, None, tokenizer)
-    stock = Processor(None, None, tokenizer)
-    for number, results in enumerate(answers(tokenizer, 25)):
-        for ids in filter(None, results):
-            said = [theirs.ids2tokens([one], number) for one in ids]
-            joined = "".join(text for text, _, _ in said)
-            assert own.ids2tokens(ids, number) == (joined, said[-1][1], said[0][2])
-            assert own.decode_status == theirs.decode_status
-            waits += stock.ids2tokens(ids, number)[0] != joined
-    assert waits or kind == "wordpiece"  # in FastDeploy
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
-def test_the_layers_are_passed_over(sides, monkeypatch):
-    monkeypatch.setattr(detokenising, "is_serving", lambda: True)
-    tokenizer = Fast("metaspace")
-    own, theirs = sides(tokenizer)  # tries its tokenizer, which another process never needs
-    ids = tokenizer.ids_of(SENTENCES[0])
-    expected = theirs.ids2tokens(ids, "a")
-    monkeypatch.setattr(Fast, "_decode", None)
-    assert own.ids2tokens(ids, "a") == expected
+def whole_text(tokenizer, ids):
+    """The text of all ids; the library makes U+FFFD of a metaspace tokenizer's whole characters, too."""
+    if isinstance(tokenizer, Pieces) or "\u2581" not in "".join(tokenizer._tokenizer.get_vocab()):
+        return tokenizer.decode(ids)
+    names = map(tokenizer._tokenizer.id_to_token, ids)
+    raw = [bytes([int(one[3:-1], 16)]) if BYTE.fullmatch(one) else one.encode() for one in names]
+    text = b"".join(raw).decode(errors="fd_postproc_bytes")
+    return text.replace("\u2581", " ").removeprefix(" ")
 
 
-@each("make", [Fast, Pieces])
-def test_a_tokenizer_is_not_asked_again(make, sides, monkeypatch):
+@each("make", [Fast, lambda: Fast("metaspace"), *(lambda one=one: Pieces(**one) for one in MODELS)])
+def test_no_text_is_lost(make, monkeypatch):
+    """The mends: an answer's text is that of all its ids, with U+FFFD for what never became a character."""
+    monkeypatch.setenv("FD_POSTPROC_MENDS", "1")
     tokenizer = make()
-    own, _ = sides(tokenizer)
+    new_text = ways.ways_of(tokenizer).new_text
+    for results in answers(tokenizer, 80):
+        known, text, prefix, read = [], "", 0, 0
+        for ids in results:
+            known += ids
+            more, prefix, read = new_text(known, prefix, read)
+            text += more
+        text += new_text(known, prefix, read, to_the_end=True)[0]
+        assert text == whole_text(tokenizer, known), known
+
+
+@each("make", [Fast, Pieces, lambda: Fast("metaspace")])
+def test_a_tokenizer_is_not_asked_again(make, sides, monkeypatch):
+    """Nor the layers above a library; a process that serves tries its tokenizer at the start."""
+    monkeypatch.setattr(detokenising, "is_serving", lambda: True)
+    tokenizer = make()
+    own, theirs = sides(tokenizer)
     results = [[one] for one in tokenizer.ids_of(SENTENCES[2])]
-    told = [own.ids2tokens(ids, "a")[0] for ids in results]
-    assert "".join(told).strip() == SENTENCES[2]
-    monkeypatch.setattr(make, "_decode", None)
+    told = [theirs.ids2tokens(ids, "a")[0] for ids in results]
+    if make in (Fast, Pieces):
+        assert [own.ids2tokens(ids, "a")[0] for ids in results] == told
     if make is Fast:
         tokenizer._tokenizer.decode = None
+    monkeypatch.setattr(type(tokenizer), "_decode", None)
     assert [own.ids2tokens(ids, "b")[0] for ids in results] == told
 
 
@@ -295,18 +177,15 @@ def test_a_byte_level_tokenizer_that_does_more(sides, wrong, reason):
     assert any(reason in told for told in noted())
 
 
-def changed():
+def fast_with(**values):
     tokenizer = Fast()
-    tokenizer.decode_token = lambda ids, prefix, read: ("x", 0, 0)
+    vars(tokenizer).update(values)
     return tokenizer
 
 
-def other_library(library):
+def fast_without_decode():
     tokenizer = Fast()
-    if library is None:
-        tokenizer._tokenizer.decode = None
-    else:
-        tokenizer._tokenizer = library
+    tokenizer._tokenizer.decode = None
     return tokenizer
 
 
@@ -338,12 +217,12 @@ class Slotted:
     "make, reason",
     [
         (OwnDecode, "own decode"),
-        (changed, "own decode_token"),
+        (lambda: fast_with(decode_token=lambda ids, prefix, read: ("x", 0, 0)), "own decode_token"),
         (
-            lambda: other_library(SimpleNamespace(decode=lambda ids, **_: "x")),
+            lambda: fast_with(_tokenizer=SimpleNamespace(decode=lambda ids, **_: "x")),
             "none of the tokenizers",
         ),
-        (lambda: other_library(None), "TypeError"),
+        (fast_without_decode, "TypeError"),
         (Differs, "is expected"),
         (Waits, "is expected"),
         (Slotted, "own decode_token"),

@@ -125,7 +125,7 @@ def utils(monkeypatch, tmp_path):
         assert vars(made.DealerConnectionManager)[name] is stock[name]
 
 
-def received(utils, items, names=("a",), method="_dispatch_batch_responses", prepare=None):
+def received(utils, items, names=("a",), method="_dispatch_batch_responses"):
     """Groups by request, once the last of `items` has been read; the manager."""
 
     async def run():
@@ -133,8 +133,6 @@ def received(utils, items, names=("a",), method="_dispatch_batch_responses", pre
         manager.pull_ipc_path = str(utils.path)
         manager.request_map.update({name: asyncio.Queue() for name in names})
         queues = dict(manager.request_map)
-        if prepare is not None:
-            prepare(manager)
         more = () if method == "_dispatch_batch_responses" else (manager.pull_client, 0)
         task = asyncio.create_task(getattr(manager, method)(*more))
         for _ in range(2000):
@@ -158,30 +156,38 @@ def client(manager):
 
 
 A = "chatcmpl-a"
-BAD = {
-    "bytes": b"\xc1 no message",
-    "a number": msgpack.packb(5),
-    "nothing": b"",
-    "an empty group before": msgpack.packb([[], [{"request_id": f"{A}_0"}]]),
-    "a strange group before": msgpack.packb([7, [{"request_id": 7}], [{"request_id": f"{A}_0"}]]),
-}
+UNREADABLE = b"\xc1 no message", msgpack.packb(5), b""
+GOOD = [{"request_id": f"{A}_0"}]
+BATCHES = dispatcher.COROUTINES[0]
 
 
-@each("known", [True, False])
-def test_five_bad_messages_and_the_sixth_arrives(known, utils):
+@each(
+    "known, method, items, groups, counted",
+    [
+        *((True, BATCHES, [bad] * 5, 0, {"message": 5}) for bad in UNREADABLE),
+        (True, BATCHES, [msgpack.packb([[], GOOD])] * 5, 5, {"group": 5}),
+        (True, BATCHES, [msgpack.packb([7, [{"request_id": 7}], GOOD])] * 5, 5, {"group": 10}),
+        # FastDeploy's own loses neighbours, ends after five in a row or an OSError, and is started again.
+        *((False, BATCHES, [bad] * 5, 0, {"restart": 1}) for bad in UNREADABLE),
+        (False, BATCHES, [msgpack.packb([[], GOOD])] * 5, 0, {"restart": 1}),
+        *(
+            (False, method, [OSError("planted"), message("a"), OSError("planted")], 1, {"restart": 2})
+            for method in dispatcher.COROUTINES
+        ),
+    ],
+)
+def test_it_goes_on_after_what_is_bad(known, method, items, groups, counted, utils):
     utils.install(known)
-    for what, bad in BAD.items():
-        alive, got = received(utils, [bad] * 5 + [message("a", "b")], (A,))
-        assert alive, what
-        inside = 5 if "before" in what and known else 0  # FastDeploy's own loses a group's neighbours
-        assert got == {A: [[{"request_id": f"{A}_0"}]] * (inside + 1)}, what
+    before = {kind: faults(kind) for kind in ("message", "group", "restart")}
+    alive, got = received(utils, [*items, message("a")], (A,), method)
+    assert alive
+    assert got == {A: [GOOD] * (groups + 1)}
+    assert {kind: faults(kind) - old for kind, old in before.items() if faults(kind) != old} == counted
 
 
-def test_what_is_skipped_is_counted_and_said_without_its_content(utils, caplog, monkeypatch):
+def test_what_is_skipped_is_said_without_its_content(utils, caplog, monkeypatch):
     monkeypatch.setattr(dispatcher, "_complaints", dispatcher.Complaints(logging.getLogger("x").error))
-    before = faults("message"), faults("group")
-    received(utils.install(True), [b"\xc1secret", msgpack.packb([[]]), message("a")], (A,))
-    assert (faults("message") - before[0], faults("group") - before[1]) == (1, 1)
+    received(utils.install(True), [b"\xc1secret", message("a")], (A,))
     assert "a message is skipped" in caplog.text
     assert "secret" not in caplog.text
 
@@ -200,18 +206,6 @@ def test_a_full_disk_behind_the_metrics_costs_no_result(known, method, utils):
     assert len(got[A]) == 6
     assert faults("metrics") - before == 6
     assert utils.main_process_metrics.other == 5
-
-
-@each("method", dispatcher.COROUTINES)
-def test_fastdeploys_own_is_started_again(method, utils):
-    utils.install(False)
-    before = faults("restart")
-    alive, got = received(
-        utils, [OSError("planted"), message("a"), OSError("planted"), message("a")], (A,), method
-    )
-    assert alive
-    assert len(got[A]) == 2
-    assert faults("restart") - before == 2
 
 
 def ended(group):
@@ -247,7 +241,7 @@ def test_a_message_without_memory_is_tried_again_and_then_its_streams_end(failur
     assert alive
     assert faults("memory") - before[0] == failures
     assert value("dispatcher_down_requests_total", outcome="ended") - before[1] == ends
-    assert ended(*got[A]) if ends else got[A] == [[{"request_id": f"{A}_0"}]]
+    assert ended(*got[A]) if ends else got[A] == [GOOD]
 
 
 def test_a_closed_stream_ends_its_streams_and_is_opened_anew(utils):
@@ -255,11 +249,7 @@ def test_a_closed_stream_ends_its_streams_and_is_opened_anew(utils):
     utils.next = Stream([message("a")])
     alive, got = received(utils, [message("a"), ConnectionError("closed")], (A,))
     assert alive
-    assert [got[A][0], ended(got[A][1]), got[A][2]] == [
-        [{"request_id": f"{A}_0"}],
-        True,
-        [{"request_id": f"{A}_0"}],
-    ]
+    assert [got[A][0], ended(got[A][1]), got[A][2]] == [GOOD, True, GOOD]
     assert utils.streams == [(7, f"ipc://{utils.path}")]
 
 

@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -14,41 +12,12 @@ from fd_postproc.support.process_stat import KnownProcess
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
-LISTEN = """
-import os, socket, sys, time
-listening = socket.socket(socket.AF_UNIX)
-listening.bind(sys.argv[1])
-listening.listen()
-child = os.fork() if sys.argv[2:] == ["fork"] else 1
-if child:
-    print(child, flush=True)
-time.sleep(600)
-"""
+pytest.importorskip("zmq")
 
 
-@pytest.fixture
-def listening(tmp_path):
-    """Starts a process that listens at a path, and ends it afterwards."""
-    started = []
-
-    def start(*arguments):
-        path = str(tmp_path / f"{len(started)}.socket")
-        process = subprocess.Popen(
-            [sys.executable, "-c", LISTEN, path, *arguments], stdout=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        return process, path, int(process.stdout.readline())
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def test_the_process_that_listens_is_known_until_it_is_killed(listening):
+def test_the_process_that_listens_is_known_until_it_is_killed(start_engine, tmp_path):
     """Stopped it lives; killed it is gone before its parent has noticed."""
-    process, path, _ = listening()
+    process = start_engine(path := str(tmp_path / "engine.socket"))
     engine = listener(path)
     assert engine.pid == process.pid
     process.send_signal(signal.SIGSTOP)
@@ -60,56 +29,54 @@ def test_the_process_that_listens_is_known_until_it_is_killed(listening):
     assert process_stat.process_stat(process.pid)[0] == "Z"
     process.wait()
     assert not engine.is_alive()
-    with pytest.raises(Unknown, match=r"0\.socket: ECONNREFUSED"):
+    with pytest.raises(Unknown, match=r"engine\.socket: ECONNREFUSED"):
         listener(path)
 
 
-def test_a_child_that_holds_the_socket_is_not_the_engine(listening):
+def test_a_child_that_holds_the_socket_is_not_the_engine(start_engine, tmp_path):
     """FastDeploy's API processes are forked from the engine: its socket outlives it there."""
-    process, path, child = listening("fork")
-    try:
-        assert listener(path).pid == process.pid
-        process.kill()
-        process.wait()
-        with pytest.raises(Unknown, match=f"process {process.pid}, which made .* (has ended|cannot be seen)"):
-            listener(path)
-    finally:
-        os.kill(child, signal.SIGKILL)
+    process = start_engine(path := str(tmp_path / "engine.socket"), "fork")
+    assert listener(path).pid == process.pid
+    process.kill()
+    process.wait()
+    with pytest.raises(Unknown, match=f"process {process.pid}, which made .* (has ended|cannot be seen)"):
+        listener(path)
 
 
-def test_another_process_of_the_same_number_is_not_the_engine():
-    itself = KnownProcess(os.getpid(), process_stat.process_stat("self")[19])
-    assert itself.is_alive()
-    assert not itself._replace(start="1").is_alive()
+def fields(state, threads=1):
+    return [state, *"1" * 16, str(threads), "0", "77"]
 
 
-@each("error", [PermissionError(), OSError(24, "too many open files")])
-def test_what_cannot_be_read_lives(monkeypatch, error):
-    def fails(pid):
-        raise error
+@each(
+    "told, start, alive",
+    [
+        (fields("S"), "77", True),
+        (fields("S"), "1", False),  # another process of the same number
+        (PermissionError(), "77", True),  # what cannot be read lives
+        (OSError(24, "too many open files"), "77", True),
+        (fields("Z"), "77", False),
+        (fields("Z", threads=2), "77", True),  # its first thread has ended
+        (fields("X"), "77", False),
+    ],
+)
+def test_what_the_kernel_says_of_a_process(monkeypatch, told, start, alive):
+    def process_stat_of(pid):
+        if isinstance(told, Exception):
+            raise told
+        return told
 
-    monkeypatch.setattr(process_stat, "process_stat", fails)
-    assert KnownProcess(1, "1").is_alive()
+    monkeypatch.setattr(process_stat, "process_stat", process_stat_of)
+    assert KnownProcess(1, start).is_alive() is alive
 
 
-@each("state, threads, alive", [("Z", 1, False), ("Z", 2, True), ("X", 1, False)])
-def test_a_first_thread_that_has_ended_is_not_the_process(monkeypatch, state, threads, alive):
-    fields = [state, *"1" * 16, str(threads), "0", "77"]
-    monkeypatch.setattr(process_stat, "process_stat", lambda pid: fields)
-    assert KnownProcess(1, "77").is_alive() is alive
-
-
-def test_no_socket_and_another_kind_of_file(tmp_path):
-    with pytest.raises(Unknown, match=r"none\.socket: ENOENT"):
-        listener(str(tmp_path / "none.socket"))
+def test_no_socket_another_kind_of_file_and_one_that_is_made_anew(tmp_path):
+    path = str(tmp_path / "a.socket")
+    with pytest.raises(Unknown, match=r"a\.socket: ENOENT"):
+        listener(path)
+    assert socket_file(path) is None
     (tmp_path / "file").write_text("")
     with pytest.raises(Unknown, match="file: ECONNREFUSED"):
         listener(str(tmp_path / "file"))
-
-
-def test_a_socket_that_is_made_anew_is_another_file(tmp_path):
-    path = str(tmp_path / "a.socket")
-    assert socket_file(path) is None
     seen = set()
     for _ in range(2):
         with socket.socket(socket.AF_UNIX) as one:

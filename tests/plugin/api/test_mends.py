@@ -1,6 +1,6 @@
 """What FastDeploy loses of an answer is there, and nothing else changes."""
 
-import json
+import importlib
 import random
 from types import SimpleNamespace
 
@@ -11,13 +11,64 @@ from fd_postproc.fastdeploy.api.text import joined_results, mends, views, ways
 from fd_postproc.fastdeploy.api.text.segments import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
-from tests.lib.paths import TESTS
 from tests.lib.random_answers import in_cuts as cuts
-from tests.lib.restated_parsers import IDS, WORDS, Calls, Processor, Thinks, of_fastdeploy, play, result
+from tests.lib.restated_parsers import IDS, Calls, Processor, Thinks, of_fastdeploy, play, result
 from tests.lib.rows import each
 
 STATES = ("think_start", "think_end")
+DAY = [100 + byte for byte in "日".encode()]
+BROKEN = DAY[:2]
+
+
+class Bytes(restated_parsers.Tokenizer):
+    """Marks, words and bytes, decoded as PaddleFormers decodes them for fast tokenizers."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = {one: text.encode() for one, text in self.texts.items()}
+        self.texts |= {100 + byte: bytes([byte]) for byte in range(128, 256)}
+
+    def get_vocab(self):
+        return {text.decode(errors="replace"): one for one, text in self.texts.items()}
+
+    def decode(self, ids, skip_special_tokens=False):
+        return b"".join(self.texts[one] for one in ids).decode(errors="replace")
+
+    def decode_token(self, ids, prefix, read):
+        return ways.decode_token(self.decode, ids, prefix, read)
+
+
+class OneToken(Calls):
+    """A plug-in's parser: right at one token a result, with a state of its own for each call."""
+
+    def extract_tool_calls_streaming(self, previous, current, delta, previous_ids, current_ids, ids, request):
+        self.seen = [*getattr(self, "seen", ()), delta]
+        if delta in ("<tool_call>", "</tool_call>"):
+            self.current_tool_id += delta == "<tool_call>"
+            self.buffer = delta
+            return None
+        if self.buffer != "<tool_call>":
+            return restated_parsers.DeltaMessage(content=delta)
+        named = self.seen[-2] == "<tool_call>"
+        return restated_parsers.DeltaMessage(tool_calls=[call(self.current_tool_id, delta, named and "f")])
+
+
+class OneThought(Thinks):
+    """One that looks at a delta as a whole."""
+
+    def extract_reasoning_content_streaming(self, previous, current, delta, *others):
+        if delta in ("<think>", "</think>"):
+            return None
+        kind = "content" if self.think_end_token in previous else "reasoning_content"
+        return restated_parsers.DeltaMessage(**{kind: delta})
+
+
 PAIRS = [(Thinks, Calls), (Thinks, None), (None, Calls)]
+UNKNOWN = (None, OneToken)
+JOINED_PAIRS = [
+    *(*PAIRS, (None, None), UNKNOWN),
+    *((OneThought, None), (OneThought, OneToken), (Thinks, OneToken)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -40,44 +91,69 @@ def outputs_of(processor, results, state, request=None):
 
 
 def client(outputs, shows_ids=False):
-    """What is put together of a stream."""
+    """What is put together of a stream: reasoning, text, calls by number, other calls, and all text."""
     shown = [one for one in outputs if not one.get("skipped")]
+    given = [call for one in shown for call in one.get("tool_calls") or ()]
+    calls = {}
+    for one in given:
+        if isinstance(one, SimpleNamespace):
+            calls[one.index] = calls.get(one.index, "") + (one.function.name or "") + one.function.arguments
     return (
-        [one.get("reasoning_content") or "" for one in (outputs if shows_ids else shown)],
+        "".join(str(one.get("reasoning_content") or "") for one in (outputs if shows_ids else shown)),
         "".join(one["text"] or "" for one in shown),
-        [call for one in shown for call in one.get("tool_calls") or ()],
+        calls,
+        [one for one in given if not isinstance(one, SimpleNamespace)],
         "".join(one["completion_tokens"] for one in outputs),
     )
 
 
-def joined(said):
-    return ("".join(str(one) for one in said[0]), *said[1:])
-
-
-def differing(processor, shows_ids=False):
-    """Answers in results of several tokens that are not those at one token a result."""
-    draw, request = random.Random(48), SimpleNamespace(return_token_ids=shows_ids)
-    for _ in range(30):
-        ids, state = draw.choices(IDS, k=draw.randint(1, 60)), draw.choice(STATES)
-        single = joined(client(outputs_of(processor, [[one] for one in ids], state, request), shows_ids))
+def differing(own, single, tokens, are_joined):
+    """Answers that the first says otherwise than the second does at one token a result."""
+    draw = random.Random(48)
+    for number in range(30):
+        ids, state = draw.choices(tokens, k=draw.randint(2, 60)), draw.choice(STATES)
+        shows_ids = number % 3 == 0
+        request = SimpleNamespace(return_token_ids=shows_ids)
+        expected = client(outputs_of(single, [[one] for one in ids], state, request), shows_ids)
         for _ in range(2):
-            cut = [*cuts(draw, ids)]
-            if joined(client(outputs_of(processor, cut, state, request), shows_ids)) != single:
-                yield cut, state
+            cut = [*cuts(draw, ids[:-1]), ids[-1:]] if are_joined else [*cuts(draw, ids)]  # an end is not
+            made = client(outputs_of(own, cut, state, request), shows_ids)
+            if made != expected:
+                yield cut, state, made, expected
+
+
+@each(
+    "pair, mended, are_joined, in_bytes",
+    [
+        *((pair, 1, False, False) for pair in PAIRS),
+        *((pair, *more, two) for pair in JOINED_PAIRS for more in ((0, True), (1, True)) for two in (0, 1)),
+    ],
+)
+def test_several_tokens_a_result_are_as_one(pair, mended, are_joined, in_bytes, monkeypatch):
+    """In results of a step, and in those that a stream interval has joined."""
+    monkeypatch.setenv("FD_POSTPROC_MENDS", str(mended))
+    monkeypatch.setattr(joined_results, "_are_expected", are_joined)
+    if in_bytes:
+        monkeypatch.setattr(ways, "ways_of", by_the_library)
+    own, single = (
+        cls(*pair, tokenizer=Bytes() if in_bytes else None)
+        for cls in (install(), install() if mended else Processor)
+    )
+    tokens = [*IDS, *BROKEN, *DAY] if in_bytes else IDS
+    assert next(differing(own, single, tokens, are_joined), None) is None
 
 
 @each("pair", PAIRS)
-def test_several_tokens_a_result_are_as_one(pair):
+def test_one_token_a_result_is_fastdeploys(pair):
     own, theirs = install()(*pair), Processor(*pair)
-    for ids in ([10, 2, 3, 16], [11, 11]):  # FastDeploy's own at one token a result
-        single = [[one] for one in ids]
+    for ids in ([10, 2, 3, 16], [11, 11]):
         for state in STATES:
+            single = [[one] for one in ids]
             assert outputs_of(own, single, state) == outputs_of(theirs, single, state)
-    assert [*differing(own), *differing(own, shows_ids=True)] == []
 
 
-def test_the_test_sees_what_fastdeploy_loses():
-    assert len([*differing(Processor(None, Calls))]) > 15
+def by_the_library(tokenizer):
+    return ways.Ways(tokenizer.decode)
 
 
 @pytest.fixture
@@ -161,22 +237,16 @@ def call(index, arguments=None, name=None):
 
 
 def test_deltas_of_one_call_are_one():
-    """A delta of another call stays apart, also one that does not say which."""
-    said = [
-        [call(0, name="f")],
-        [call(0, '{"a')],
-        None,
-        [call(0, '": 1}')],
-        [call(1, "{")],
-        [call(2, name="g")],
-    ]
-    parts = [{"text": None, "completion_tokens": "", "tool_calls": one} for one in said]
+    """A delta of another call stays apart, also one that does not say which; what was given out stays."""
+    calls = [call(0, '{"a', "f"), None, call(0, '": 1}'), call(1, "{"), call(2, name="g")]
+    parts = [{"text": None, "completion_tokens": "", "tool_calls": one and [one]} for one in calls]
     made = _joined(parts, False)["tool_calls"]
     assert [(one.index, one.function.name, one.function.arguments) for one in made] == [
         (0, "f", '{"a": 1}'),
         (1, None, "{"),
         (2, "g", None),
     ]
+    assert (calls[0].function.arguments, calls[2].function.arguments) == ('{"a', '": 1}')
 
 
 def test_an_answer_without_a_thought_is_an_answer(monkeypatch, counted):
@@ -199,103 +269,6 @@ def whole(processor, results):
 
 
 # ---- Results that a stream interval has joined -------------------------------------------------------------
-
-
-class OneToken(Calls):
-    """A plug-in's parser: right at one token a result, with a state of its own for each call."""
-
-    def extract_tool_calls_streaming(self, previous, current, delta, previous_ids, current_ids, ids, request):
-        self.seen = [*getattr(self, "seen", ()), delta]
-        if delta in ("<tool_call>", "</tool_call>"):
-            self.current_tool_id += delta == "<tool_call>"
-            self.buffer = delta
-            return None
-        if self.buffer != "<tool_call>":
-            return restated_parsers.DeltaMessage(content=delta)
-        named = self.seen[-2] == "<tool_call>"
-        return restated_parsers.DeltaMessage(tool_calls=[call(self.current_tool_id, delta, named and "f")])
-
-
-class OneThought(Thinks):
-    """One that looks at a delta as a whole."""
-
-    def extract_reasoning_content_streaming(self, previous, current, delta, *others):
-        if delta in ("<think>", "</think>"):
-            return None
-        kind = "content" if self.think_end_token in previous else "reasoning_content"
-        return restated_parsers.DeltaMessage(**{kind: delta})
-
-
-@pytest.fixture
-def joins(monkeypatch):
-    monkeypatch.setattr(joined_results, "_are_expected", True)
-
-
-JOINED_PAIRS = [
-    *PAIRS,
-    (None, OneToken),
-    (OneThought, None),
-    (OneThought, OneToken),
-    (Thinks, OneToken),
-    (None, None),
-]
-
-
-def differing_joined(own, single, tokens):
-    """Answers that joined results say otherwise than results of one token do; an end is never joined."""
-    draw = random.Random(57)
-    for number in range(25):
-        ids, state = draw.choices(tokens, k=draw.randint(2, 50)), draw.choice(STATES)
-        request = SimpleNamespace(return_token_ids=number % 3 == 0)
-        shows = request.return_token_ids
-        said = [
-            plain(client(outputs_of(one, cut, state, request), shows))
-            for one, cut in (
-                (single, [[one] for one in ids]),
-                (own, [*cuts(draw, ids[:-1]), ids[-1:]]),
-            )
-        ]
-        if said[0] != said[1]:
-            yield ids, said
-
-
-def plain(said):
-    """The texts, and the calls by number."""
-    calls = {}
-    for one in said[2]:
-        if isinstance(one, SimpleNamespace):
-            calls[one.index] = calls.get(one.index, "") + (one.function.name or "") + one.function.arguments
-    return (
-        *joined(said)[:2],
-        calls,
-        [one for one in said[2] if not isinstance(one, SimpleNamespace)],
-        said[3],
-    )
-
-
-@each("pair, mended, bytes", [(pair, one, two) for pair in JOINED_PAIRS for one in (0, 1) for two in (0, 1)])
-def test_joined_results_say_what_they_say_one_by_one(pair, mended, bytes, joins, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_MENDS", str(mended))
-    if bytes:
-        monkeypatch.setattr(ways, "ways_of", lambda one: ways.Ways(one.decode))
-    make = lambda cls: cls(*pair, tokenizer=Bytes() if bytes else None)  # noqa: E731
-    own = make(install())
-    single = make(install() if mended else Processor)
-    tokens = [*IDS, *BROKEN, *DAY] if bytes else IDS
-    found = [*differing_joined(own, single, tokens)]
-    assert found[:1] == []
-
-
-def test_what_a_parser_has_given_out_stays_as_it_was():
-    first, second = call(0, "{", "f"), call(0, "}")
-    merged = _joined(
-        [{"text": "", "completion_tokens": "", "tool_calls": [one]} for one in (first, second)], False
-    )
-    assert merged["tool_calls"][0].function.arguments == "{}"
-    assert (first.function.arguments, second.function.arguments) == ("{", "}")
-
-
-UNKNOWN = (None, OneToken)
 
 
 @each(
@@ -343,111 +316,52 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
 # ---- Text that waits for the rest of a character -----------------------------------------------------------
 
 
-class Bytes(restated_parsers.Tokenizer):
-    """Marks, words and bytes, decoded as PaddleFormers decodes them for fast tokenizers."""
-
-    def __init__(self):
-        super().__init__()
-        self.texts = {one: text.encode() for one, text in self.texts.items()}
-        self.texts |= {100 + byte: bytes([byte]) for byte in range(128, 256)}
-
-    def get_vocab(self):
-        return {text.decode(errors="replace"): one for one, text in self.texts.items()}
-
-    def decode(self, ids, skip_special_tokens=False):
-        return b"".join(self.texts[one] for one in ids).decode(errors="replace")
-
-    def decode_token(self, ids, prefix, read):
-        return ways.decode_token(self.decode, ids, prefix, read)
-
-
 @pytest.fixture
 def byte_level(monkeypatch):
-    monkeypatch.setattr(ways, "ways_of", lambda tokenizer: ways.Ways(tokenizer.decode))
+    monkeypatch.setattr(ways, "ways_of", by_the_library)
 
 
-DAY = [100 + byte for byte in "日".encode()]
-BROKEN = DAY[:2]
+WAITS = [[10], [11, *BROKEN]]
+THOUGHT = (Thinks, None)
 
 
-def test_text_that_waits_at_the_end_is_given(byte_level, counted):
-    cls, results = install(), [[10], [11, *BROKEN]]
-    for pair in (*PAIRS, (None, None)):
-        said = joined(client(outputs_of(cls(*pair, tokenizer=Bytes()), results, "think_start")))
-        assert said[0] + said[1] == " thea\ufffd", pair
-    assert whole(cls(None, Calls, tokenizer=Bytes()), results)["text"] == " thea\ufffd"
-    assert {*counted} == {mends.END}
-    assert len(counted) == 5
+@each(
+    "pair, results, reasoning, text, kinds",
+    [
+        *((pair, WAITS, " thea\ufffd", "", [mends.END]) for pair in ((Thinks, Calls), THOUGHT)),
+        *((pair, WAITS, "", " thea\ufffd", [mends.END]) for pair in ((None, Calls), (None, None))),
+        (THOUGHT, [*WAITS, [2], [11]], " thea\ufffd", "a", [mends.MARK]),  # no result is cut
+        (THOUGHT, [[10, 11, *BROKEN, 2, 11], [10]], " thea\ufffd", "a the", [mends.MARK, mends.SEGMENTS]),
+        (THOUGHT, [[10], [2]], " the", "", []),
+    ],
+)
+def test_text_that_waits_is_given_before_a_mark_and_at_the_end(
+    pair, results, reasoning, text, kinds, byte_level, counted
+):
+    counted.clear()
+    said = client(outputs_of(install()(*pair, tokenizer=Bytes()), results, "think_start"))
+    assert said[:2] == (reasoning, text)
+    assert said[-1].replace("</think>", "") == reasoning + text
+    assert counted == kinds
 
 
-def test_text_that_waits_before_a_mark_is_what_it_was(byte_level, counted):
-    for results in ([[10], [11, *BROKEN], [2], [11]], [[10, 11, *BROKEN, 2, 11], [10]]):
-        said = client(outputs_of(install()(Thinks, None, tokenizer=Bytes()), results, "think_start"))
-        assert "".join(said[0]) == " thea\ufffd"
-        assert said[1] == "".join(WORDS[one - 10] for ids in results[-2:] for one in ids[-1:] if one > 2)[-5:]
-    assert counted == [mends.MARK, mends.MARK, mends.SEGMENTS]  # of the first answer no result is cut
+def test_text_that_waits_at_the_end_of_a_whole_answer(byte_level, counted):
+    assert whole(install()(None, Calls, tokenizer=Bytes()), WAITS)["text"] == " thea\ufffd"
+    assert counted == [mends.END]
 
 
-def test_nothing_waits_and_nothing_is_added_before_a_mark(byte_level, counted):
-    outputs = outputs_of(install()(Thinks, None, tokenizer=Bytes()), [[10], [2]], "think_start")
-    assert outputs[1]["completion_tokens"] == "</think>"
-    assert counted == []
-
-
-METASPACE = TESTS / "golden_chunks" / "tokenizers" / "metaspace" / "tokenizer.json"
-
-
-@pytest.fixture
-def byte_fallback():
-    """A library's tokenizer with byte fallback, and FastDeploy's around it."""
-    library = pytest.importorskip("tokenizers").Tokenizer.from_file(str(METASPACE))
-
-    class Layers:
-        _tokenizer, decode = library, library.decode
-
-        def decode_token(self, *state):
-            return ways.decode_token(library.decode, *state)
-
-    return library, Layers()
-
-
-def test_a_mended_character_is_counted(byte_fallback, monkeypatch, counted):
-    library, layers = byte_fallback
-    found = ways.Ways(library.decode, ways._bytes_among_pieces(layers, library))
+def test_a_mended_character_is_counted(monkeypatch, counted):
+    """Of a library's tokenizer with byte fallback."""
+    pytest.importorskip("tokenizers")
+    tokenizer = importlib.import_module("tests.lib.restated_tokenizers").Fast("metaspace")
+    library = tokenizer._tokenizer
+    found = ways.Ways(library.decode, ways._bytes_among_pieces(tokenizer, library))
     monkeypatch.setattr(ways, "ways_of", lambda tokenizer: found)
-    words = library.encode("one two", add_special_tokens=False).ids
+    words = tokenizer.ids_of("one two")
     broken = [library.token_to_id(f"<0x{byte:02X}>") for byte in "é".encode() + b"\xff"]
-    said = outputs_of(install()(None, None, tokenizer=layers), [broken, *([one] for one in words)], None)
+    said = outputs_of(install()(None, None, tokenizer=tokenizer), [broken, *([one] for one in words)], None)
     assert "".join(one["text"] for one in said).startswith("é\ufffd")
     assert counted == [mends.BROKEN]
-
-
-def test_bytes_among_pieces_are_read_by_themselves(byte_fallback):
-    """The library makes all of a run with a broken byte U+FFFD."""
-    library, layers = byte_fallback
-    new_text = ways._bytes_among_pieces(layers, library)
-    names = json.loads(METASPACE.read_text())["model"]["vocab"]
-    draw = random.Random(48)
-    bytes_of = {byte: names[f"<0x{byte:02X}>"] for byte in range(256)}
-    words = [one for name, one in names.items() if not name.startswith("<")]
-    for _ in range(80):
-        ids, text = [], b""
-        for _ in range(draw.randint(1, 12)):
-            if draw.random() < 0.5:
-                raw = draw.choice(("日".encode(), "é".encode(), b"\xff", "日".encode()[:2], b"\x80"))
-                ids += [bytes_of[byte] for byte in raw]
-            else:
-                ids.append(draw.choice(words))
-                raw = library.id_to_token(ids[-1]).replace("\u2581", " ").encode()
-            text += raw
-        given, prefix, read, known = "", 0, 0, []
-        for part in cuts(draw, ids):
-            known += part
-            new, prefix, read = new_text(known, prefix, read)
-            given += new
-        given += new_text(known, prefix, read, to_the_end=True)[0]
-        expected = text.decode(errors="fd_postproc_bytes").removeprefix(" ")
-        assert given == expected, ids
 
 
 def test_the_switch_leaves_everything_to_fastdeploy(monkeypatch, byte_level, counted):

@@ -1,19 +1,25 @@
 """A data processor's own methods, on views of it: the same outputs, the same state."""
 
 import gc
+import importlib
 import random
+import sys
 import tracemalloc
 from types import SimpleNamespace
 
 import pytest
 
+from fd_postproc.fastdeploy import loading
+from fd_postproc.fastdeploy.api import entry
+from fd_postproc.fastdeploy.api.text import detokenising, parsers, views, ways
 from fd_postproc.fastdeploy.api.text import known_parsers as known
-from fd_postproc.fastdeploy.api.text import parsers, views
 from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
+from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
 from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
 from tests.lib.known import remember
+from tests.lib.quiet import imported
 from tests.lib.restated_parsers import (
     Calls,
     DeltaMessage,
@@ -31,11 +37,9 @@ NOT_QUICK = "parsers are given the whole answer at each chunk: "
 
 
 @pytest.fixture(autouse=True)
-def no_notes():
-    with pytest.MonkeyPatch.context() as patch:
-        remember(patch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
-        forget()
-        yield
+def no_notes(monkeypatch):
+    remember(monkeypatch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
+    forget()
 
 
 @pytest.fixture
@@ -48,6 +52,14 @@ def ours():
         assert vars(cls)[name] is vars(Processor)[name]
 
 
+def is_quick(processor):
+    return views.views_of(processor).chunk is not processor
+
+
+def is_plain(processor):
+    return views.views_of(processor).plain is not None
+
+
 def reasons():
     return [told for told in noted() if not told.startswith("texts of new tokens")]
 
@@ -56,19 +68,43 @@ def play(*arguments):
     return [*restated_parsers.play(*arguments)]
 
 
+def played_the_same(own, theirs, stream, answers=40):
+    """Random answers are on both sides; none is kept."""
+    draw = random.Random(4)
+    for number in range(answers):
+        given = random_answer(draw), stream, str(number), draw.choice(["think_start", "think_end"])
+        assert play(own, *given) == play(theirs, *given)
+    assert own.decode_status == {}
+
+
 @each("stream", [True, False])
 @each("reasoning, tools", [(Thinks, Calls), (Thinks, None), (None, Calls), (None, None)])
 def test_random_answers(ours, reasoning, tools, stream):
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
-    draw = random.Random(4)
-    for number in range(40):
-        deltas, state = random_answer(draw), draw.choice(["think_start", "think_end"])
-        assert play(own, deltas, stream, str(number), state) == play(
-            theirs, deltas, stream, str(number), state
-        )
+    played_the_same(own, theirs, stream)
     assert reasons() == []
-    assert own.decode_status == {}
     assert own.tool_parser_dict.keys() == theirs.tool_parser_dict.keys()
+
+
+UNIFIED = "fastdeploy.input.processor"
+
+
+@each("stream", [True, False])
+def test_the_data_processor_that_fastdeploy_has_for_all_models(stream, monkeypatch):
+    """As of #7747: its module is imported with the plug-in registered."""
+    imported("fastdeploy")
+    monkeypatch.setattr(loading, "_finder", loading._Finder())
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    made = []
+    for prepare in (len, lambda _: entry.register()):
+        monkeypatch.delitem(sys.modules, UNIFIED, raising=False)
+        prepare(made)
+        made.append(importlib.import_module(UNIFIED).Processor())
+    theirs, own = made
+    assert is_quick(own)
+    assert answers_of(own.ids2tokens.__func__)
+    played_the_same(own, theirs, stream, 20)
+    assert reasons() == []
 
 
 class ChatCompletionRequest(SimpleNamespace):
@@ -85,12 +121,6 @@ class Derived(ChatCompletionRequest):
 OfAnother = type("ChatCompletionRequest", (SimpleNamespace,), {})
 
 
-@pytest.fixture
-def processors(ours):
-    """Ours and FastDeploy's."""
-    return ours(), Processor()
-
-
 @each(
     "request_, is_counted",
     [
@@ -103,9 +133,8 @@ def processors(ours):
         (None, True),
     ],
 )
-def test_reasoning_tokens_are_counted_where_a_client_is_told(processors, request_, is_counted):
-    for processor in processors:
-        processor.decode_status.clear()
+def test_reasoning_tokens_are_counted_where_a_client_is_told(ours, request_, is_counted):
+    processors = ours(), Processor()
     for ids in ([10], [11, 13], [10, 2, 11], [3], [16], [17], [18], [4], [12]):
         told = []
         for processor in processors:
@@ -171,35 +200,6 @@ class OtherCalls(Calls):
         return DeltaMessage(content=current.find("日"))
 
 
-@each(
-    "reasoning, tools, reason",
-    [
-        (Foreign, None, "Foreign is none of FastDeploy's own parsers"),
-        (LooksAtMore, Calls, "LooksAtMore.extract_reasoning_content_streaming has new code in line"),
-        (Counts, None, "is parsed otherwise"),
-        (OtherMark, None, "OtherMark has a mark of another kind: 'Answer:'"),
-        (None, OtherCalls, "is parsed otherwise"),
-    ],
-)
-@each("stream", [True, False])
-def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
-    forget()
-    own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
-    deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
-    assert play(own, deltas, stream) == play(theirs, deltas, stream)
-    assert any(told.startswith(NOT_QUICK) and reason in told for told in noted()), noted()
-    assert views.views_of(own).chunk is own
-
-
-def test_parsers_are_tried_before_the_first_answer(ours, monkeypatch):
-    """In a process that serves; another may never have one."""
-    monkeypatch.setattr(parsers, "is_serving", lambda: True)
-    own = ours()
-    monkeypatch.setattr(views, "marks_of", None)
-    assert views.views_of(own).chunk is not own
-    assert play(own, [[10], [11]]) == play(Processor(), [[10], [11]])
-
-
 @of_fastdeploy
 class TakesNoState(Thinks):
     """As 2.4's."""
@@ -210,41 +210,114 @@ class TakesNoState(Thinks):
         return DeltaMessage(content=len(current_text))
 
 
-@each("parser, reason", [(Raises, "raises whatever it is asked"), (TakesNoState, "is parsed otherwise")])
-def test_a_parser_is_not_known_that_always_raises_or_is_told_no_state(parser, reason):
-    with pytest.raises(NotPlain, match=reason):
-        known.marks_of(parser(Tokenizer()), None, Tokenizer())
+@each(
+    "reasoning, tools, reason",
+    [
+        (Foreign, None, "Foreign is none of FastDeploy's own parsers"),
+        (LooksAtMore, Calls, "LooksAtMore.extract_reasoning_content_streaming has new code in line"),
+        (Counts, None, "is parsed otherwise"),
+        (OtherMark, None, "OtherMark has a mark of another kind: 'Answer:'"),
+        (None, OtherCalls, "is parsed otherwise"),
+        (Raises, None, "raises whatever it is asked"),
+        (TakesNoState, None, "is parsed otherwise"),
+    ],
+)
+@each("stream", [True, False])
+def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
+    forget()
+    own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
+    deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
+    if reasoning not in (Raises, TakesNoState):
+        assert play(own, deltas, stream) == play(theirs, deltas, stream)
+    assert not is_quick(own)
+    assert any(told.startswith(NOT_QUICK) and reason in told for told in noted()), noted()
 
 
-def test_a_method_put_into_an_instance_is_used(ours):
+def test_parsers_are_tried_before_the_first_answer(ours, monkeypatch):
+    """In a process that serves; another may never have one."""
+    monkeypatch.setattr(parsers, "is_serving", lambda: True)
     own = ours()
-    own.reasoning_parser.extract_reasoning_content_streaming = lambda *arguments: DeltaMessage(
+    monkeypatch.setattr(views, "marks_of", None)
+    assert is_quick(own)
+    assert play(own, [[10], [11]]) == play(Processor(), [[10], [11]])
+
+
+def set_thinks(processor):
+    processor.reasoning_parser = Thinks(processor.tokenizer)
+
+
+def set_foreign(processor):
+    processor.reasoning_parser = Foreign(processor.tokenizer)
+
+
+def set_method(processor):
+    processor.reasoning_parser.extract_reasoning_content_streaming = lambda *arguments: DeltaMessage(
         content=arguments[1]
     )
-    told = play(own, [[10], [11], [10]])
-    assert [outputs["text"] for outputs, _ in told] == [" the", " thea", " thea the"]
-    assert any("none of FastDeploy's own" in each for each in reasons())
 
 
-@each("first, others", [(Thinks, {4: Foreign, 7: Thinks}), (None, {3: Thinks})])
-def test_parsers_that_are_replaced_in_the_middle_of_an_answer(ours, first, others):
-    sides = [cls(first, Calls if first else None) for cls in (ours, Processor)]
+class Another(Tokenizer):
+    def decode_token(self, ids, prefix, read):
+        return super().decode_token(ids, prefix, read)[0].upper(), read, len(ids)
+
+
+def set_tokenizer(processor):
+    processor.tokenizer = Another()
+
+
+def wrap_ids2tokens(processor):
+    stock = processor.ids2tokens
+    processor.ids2tokens = lambda ids, name: (stock(ids, name)[0] + "!", [], "")
+
+
+def wrap_streamed(processor):
+    stock = processor.process_response_dict_streaming
+
+    def streamed(response_dict, **kwargs):
+        told = stock(response_dict, **kwargs)
+        told["outputs"]["text"] += "!"
+        return told
+
+    processor.process_response_dict_streaming = streamed
+
+
+def set_fallback(processor):
+    processor.output_fallback_manager = object()
+
+
+def direct(tokenizer):
+    return ways.Ways(new_text=lambda *given: tokenizer.decode_token(*given[:3]))
+
+
+PLAIN, PARSED = (None, None), (Thinks, Calls)
+STAY_PLAIN = (set_tokenizer, wrap_streamed)
+
+
+@each(
+    "pair, changes",
+    [
+        (PARSED, {4: set_foreign, 7: set_thinks}),
+        *((PARSED, {at: change}) for at in (0, 4) for change in (set_method, wrap_ids2tokens)),
+        *((PLAIN, {3: change}) for change in (set_thinks, set_tokenizer, wrap_ids2tokens, wrap_streamed)),
+        *((pair, {3: set_fallback}) for pair in (PLAIN, PARSED)),
+    ],
+)
+def test_what_changes_in_the_middle_of_an_answer_counts_at_once(pair, changes, ours, monkeypatch):
+    monkeypatch.setattr(detokenising, "ways_of", direct)
+    sides = [cls(*pair) for cls in (ours, Processor)]
+    assert (is_plain(sides[0]), is_quick(sides[0])) == (pair == PLAIN, True)
     for number, ids in enumerate([[10], [11, 2], [12], [10], [3], [16], [17], [18], [4], [10]]):
         told = []
         for processor in sides:
             processor.model_status_dict["a"] = "think_start"
-            if number in others:
-                processor.reasoning_parser = others[number](processor.tokenizer)
+            if number in changes:
+                changes[number](processor)
             told.append(processor.process_response_dict_streaming(result(ids))["outputs"])
-        assert told[0] == told[1]
+        assert told[0] == told[1], number
         assert sides[0].decode_status == sides[1].decode_status
-
-
-def test_a_class_with_its_own_ids2tokens_is_given_what_it_says(ours):
-    own = type("Own", (ours,), {"ids2tokens": lambda processor, ids, name: ("own", [], "")})()
-    own.model_status_dict["a"] = "think_start"
-    assert own.process_response_dict_streaming(result([10]))["outputs"]["completion_tokens"] == "own"
-    assert views.views_of(own).chunk is own
+    *_, last = changes.values()
+    assert is_plain(sides[0]) is (pair == PLAIN and last in STAY_PLAIN)
+    assert is_quick(sides[0]) is (last in (set_thinks, *STAY_PLAIN))
 
 
 def test_others_who_read_the_state_find_the_text(ours):
@@ -279,38 +352,6 @@ def test_ids_that_are_no_list_are_fastdeploys(ours):
             processor.process_response_dict_normal(response)
         assert own.decode_status == theirs.decode_status
         assert {type(status[3]) for status in own.decode_status.values()} <= {str, AnswerText}
-
-
-class WithFallback(Processor):
-    """As FastDeploy #7942: something may change the text before the parsers see it."""
-
-    def __init__(self, *arguments, fallback=None):
-        super().__init__(*arguments)
-        self.output_fallback_manager = fallback
-
-    ids2tokens = Processor.ids2tokens
-    process_response_dict_normal = Processor.process_response_dict_normal
-
-    def process_response_dict_streaming(self, response_dict, **kwargs):
-        if self.output_fallback_manager is None:
-            return Processor.process_response_dict_streaming(self, response_dict, **kwargs)
-        said = Processor.process_response_dict_streaming(self, response_dict, **kwargs)
-        said["outputs"]["text"] = self.output_fallback_manager(self.decode_status["a"][3])
-        return said
-
-
-@each("fallback", [None, str.upper])
-def test_an_output_fallback_that_is_on_is_given_everything(fallback):
-    cls, _ = install(WithFallback)
-    own, theirs = cls(fallback=fallback), WithFallback(fallback=fallback)
-    deltas = [[10], [11], [2], [10]]
-    for ids in deltas:
-        told = []
-        for processor in (own, theirs):
-            processor.model_status_dict["a"] = "think_start"
-            told.append(processor.process_response_dict_streaming(result(ids))["outputs"])
-        assert told[0] == told[1]
-    assert (views.views_of(own).chunk is not own) is (fallback is None)
 
 
 def test_planted_differences_are_seen(monkeypatch):
@@ -350,11 +391,11 @@ def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
     assert own - stock < 24 * len(results)
 
 
-@pytest.mark.parametrize("where", ["views_of", "add_ids", "count"])
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_failure_of_ours_is_fastdeploys_method(where, stream, ours, monkeypatch):
+@each("where", ["views_of", "add_ids", "count"])
+@each("stream", [True, False])
+def test_a_failure_of_ours_is_fastdeploys_method(where, stream, monkeypatch):
     """The client gets the same, from the first failure on and for good."""
-    theirs, own = Processor(Thinks, Calls), ours(Thinks, Calls)
+    theirs, own = Processor(Thinks, Calls), install()[0](Thinks, Calls)
 
     def fails(*_, **__):
         raise KeyError("in a test")
@@ -366,10 +407,4 @@ def test_a_failure_of_ours_is_fastdeploys_method(where, stream, ours, monkeypatc
         monkeypatch.setattr(Excerpt, "add_ids", fails)
     else:
         monkeypatch.setattr(views.Segments, "may_cut", fails)
-    draw = random.Random(4)
-    for number in range(12):
-        deltas, state = random_answer(draw), draw.choice(["think_start", "think_end"])
-        assert play(own, deltas, stream, str(number), state) == play(
-            theirs, deltas, stream, str(number), state
-        )
-    assert own.decode_status == {}
+    played_the_same(own, theirs, stream, 12)

@@ -45,6 +45,14 @@ def gauge(name):
     return REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": f"api {name}"})
 
 
+def engine_client():
+    class EngineClient:
+        def create_zmq_client(self, model, mode):
+            return model, mode
+
+    return EngineClient
+
+
 def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     """The engine's process imports the serving code, too, and its gauges count."""
     pytest.importorskip("prometheus_client")
@@ -58,35 +66,29 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     put_in = []
     monkeypatch.setattr(Seam, "put_in", lambda seam, one, _: put_in.append((seam, one)) or "another kind")
 
-    class EngineClient:
-        def create_zmq_client(self, model, mode):
-            return model, mode
+    cls = engine_client()
 
     async def serve():
-        return EngineClient().create_zmq_client(1, mode=2)
+        return cls().create_zmq_client(1, mode=2)
 
-    restore = entry.install(SimpleNamespace(EngineClient=EngineClient))
-    assert EngineClient().create_zmq_client(1, 2) == (1, 2)
+    restore = entry.install(SimpleNamespace(EngineClient=cls))
+    assert cls().create_zmq_client(1, 2) == (1, 2)
     assert put_in == []
     with caplog.at_level(logging.INFO):
         assert asyncio.run(serve()) == (1, 2)
     restore()
-    assert not hasattr(EngineClient.create_zmq_client, "__wrapped__")
+    assert not hasattr(cls.create_zmq_client, "__wrapped__")
     assert put_in == [(PARTS[name], main) for name in programs]
     assert "leaves api responses to FastDeploy: another kind" in caplog.text
     assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}
 
 
 def test_a_start_that_cannot_be_said_disturbs_no_client(monkeypatch):
-    class EngineClient:
-        def create_zmq_client(self, model, mode):
-            return model, mode
-
     monkeypatch.setattr(entry, "started", lambda: 1 // 0)
-    restore = entry.install(SimpleNamespace(EngineClient=EngineClient))
+    restore = entry.install(SimpleNamespace(EngineClient=(cls := engine_client())))
 
     async def serve():
-        return [EngineClient().create_zmq_client(1, mode=2) for _ in range(4)]
+        return [cls().create_zmq_client(1, mode=2) for _ in range(4)]
 
     assert asyncio.run(serve()) == [(1, 2)] * 4
     restore()

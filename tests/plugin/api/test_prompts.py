@@ -18,9 +18,9 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
     unpack,
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
-from tests.lib.chunk_replay.alone import models
 from tests.lib.rows import each
 from tests.plugin.api.test_arrays import one_value
+from tests.restated.api import models
 from tests.restated.api.logprobs import Steps
 
 
@@ -81,18 +81,37 @@ def forms(ids, scores, ranks):
     yield [one_value(ids.astype(np.int32)), one_value(scores.astype(np.float64)), one_value(ranks)]
 
 
+def packed_of(given):
+    """The tensors as they come out of a message."""
+    return unpack(msgpack.packb([one_value(one) for one in given]))
+
+
+def same(value, right):
+    """The pieces of a JSON, which is that of FastDeploy's maps, and the turns that it takes to make them."""
+    answer, right = ANSWER(id="x", prompt_logprobs=value), Plain(id="x", prompt_logprobs=right)
+    assert answer.model_dump_json() == right.model_dump_json()
+    assert answer.model_dump_json(exclude_unset=True) == right.model_dump_json(exclude_unset=True)
+    pieces = answer.response_pieces()
+    turns = len(list(pieces.settle()))
+    body = [pieces.whole] if pieces.whole else list(pieces)
+    text = json.dumps(right.model_dump(), ensure_ascii=False, separators=(",", ":"))
+    assert b"".join(body).decode() == text
+    assert max(map(len, body)) < 70_000
+    return pieces, turns
+
+
 CASES = [  # rows, width, columns asked for, ids up to
     *((1, 1, 1, 300), (3, 5, 4, 300), (70, 21, 20, 300), (200, 21, 7, 300), (64, 3, 0, 300), (9, 30, 32, 2)),
     *((2, 3000, 3000, 300), (300, 21, 20, 100_000), (90, 9, 12, 40), (17, 2, 1, 2), (5, 7, 9, 100_000)),
 ]
+ODD = [{}, {2999: 7}, {5: -1}, {7: 1 << 40}, {0: -1, 2999: -1}, {1500: 1 << 62}]
 
 
 @each("case, texts", [(case, number % 2 == 0) for number, case in enumerate(CASES)])
 def test_the_json_is_that_of_fastdeploys_maps(case, texts):
     rows, width, columns, most = case
     given = numbers(rows, width, rows, most)
-    lists = [one.tolist() for one in given]
-    right = Plain(id="x", prompt_logprobs=stock_list(*lists, columns, texts))
+    right = stock_list(*(one.tolist() for one in given), columns, texts)
     for form in forms(*given):
         tensors = unpack(msgpack.packb({"prompt_logprobs": form}))["prompt_logprobs"]
         assert isinstance(tensors, Sequence)
@@ -101,42 +120,26 @@ def test_the_json_is_that_of_fastdeploys_maps(case, texts):
         assert len(made) == rows + 1
         made.clamp(clamp)
         for value in (made, collected(made)):
-            answer = ANSWER(id="x", prompt_logprobs=value)
-            assert answer.model_dump_json() == right.model_dump_json()
-            assert answer.model_dump_json(exclude_unset=True) == right.model_dump_json(exclude_unset=True)
-            pieces = answer.response_pieces()
-            list(pieces.settle())
-            body = list(pieces)
-            assert b"".join(body).decode() == json.dumps(
-                right.model_dump(), ensure_ascii=False, separators=(",", ":")
-            )
-            assert max(map(len, body)) < 70_000
+            same(value, right)
 
 
-@each("odd", [{}, {2999: 7}, {5: -1}, {7: 1 << 40}, {0: -1, 2999: -1}, {1500: 1 << 62}])
+@each("odd", ODD)
 def test_a_vocabularys_row_is_that_of_fastdeploys_map(odd):
     ids, scores, ranks = numbers(2, 3000, 1)
     ids[0], ids[1] = np.random.default_rng(2).permutation(3000), np.arange(3000)[::-1]
     for place, token in odd.items():
         ids[1][place] = token
-    lists = [one.tolist() for one in (ids, scores, ranks)]
-    right = Plain(id="x", prompt_logprobs=stock_list(*lists, 3000, False))
-    made = prompt_logprobs(
-        [unpack(msgpack.packb(one_value(one))) for one in (ids, scores, ranks)], 3000, None, None
-    )
+    made = prompt_logprobs(packed_of((ids, scores, ranks)), 3000, None, None)
     made.clamp(clamp)
-    pieces = ANSWER(id="x", prompt_logprobs=made).response_pieces()
+    pieces, turns = same(made, stock_list(ids.tolist(), scores.tolist(), ranks.tolist(), 3000, False))
     assert pieces.whole is None  # two rows are many numbers
-    assert len(list(pieces.settle())) > 2
-    body = json.dumps(right.model_dump(), separators=(",", ":"))
-    assert b"".join(pieces).decode() == body
+    assert turns > 2
 
 
 def test_few_texts_are_made_in_a_piece():
     """Each is asked of the tokenizer, which takes longer than a thousand that are known."""
     asked = []
-    given = numbers(400, 21, 3, most=100_000)
-    tensors = unpack(msgpack.packb([one_value(one) for one in given]))
+    tensors = packed_of(numbers(400, 21, 3, most=100_000))
 
     def counted(token):
         asked.append(token)
@@ -157,8 +160,7 @@ def test_whoever_looks_finds_fastdeploys_list():
     right = stock_list(*lists, 3, True)
 
     def made():
-        tensors = unpack(msgpack.packb([one_value(one) for one in given]))
-        return prompt_logprobs(tensors, 3, Texts(spell), lambda: stock_list(*lists, 3, True))
+        return prompt_logprobs(packed_of(given), 3, Texts(spell), lambda: stock_list(*lists, 3, True))
 
     assert isinstance(made(), Sequence)
     assert isinstance(made()[1], Mapping)
@@ -187,16 +189,11 @@ def test_whoever_looks_finds_fastdeploys_list():
 
 def test_two_results_of_a_choice_stand_one_behind_the_other():
     given = numbers(40, 3, 5)
-    lists = [one.tolist() for one in given]
-    tensors = [unpack(msgpack.packb([one_value(one) for one in given])) for _ in range(2)]
-    parts = [prompt_logprobs(one, 2, None, None) for one in tensors]
+    parts = [prompt_logprobs(packed_of(given), 2, None, None) for _ in range(2)]
     for one in parts:
         one.clamp(clamp)
-    right = Plain(id="x", prompt_logprobs=2 * stock_list(*lists, 2, False))
-    answer = ANSWER(id="x", prompt_logprobs=[*collected(parts[0]), *collected(parts[1])])
-    assert answer.model_dump_json() == right.model_dump_json()
-    text = right.model_dump_json()
-    assert len(answer.response_pieces().whole or b"") in (0, len(text))
+    right = 2 * stock_list(*(one.tolist() for one in given), 2, False)
+    same([*collected(parts[0]), *collected(parts[1])], right)
 
 
 def as_arrays(*lists):

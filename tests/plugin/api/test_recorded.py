@@ -1,142 +1,164 @@
-"""Recorded answers of FastDeploy's API server, written without it: with restated parts, and with ours."""
+"""Recorded answers of FastDeploy's API server, made again of our parts: byte for byte.
+
+That FastDeploy's own generators get there from the engine's messages: real_tree/test_api.py.
+"""
 
 import json
+import math
+import random
+import typing
 
-import msgpack
+import pydantic
 import pytest
 
 from fd_postproc.fastdeploy import notes
 from fd_postproc.fastdeploy.api.chunks import _chunks
-from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, give_arrays, unpack
-from tests.lib.chunk_replay.alone import Ours, Stock, Tokenizer, answer, play
+from fd_postproc.fastdeploy.api.chunks._chunks import StandIn, Texts, chat_logprobs, completion_logprobs
 from tests.lib.chunk_replay.cases import ROLLOUTS, cases
-from tests.lib.rows import each
-from tools.accept.canned_answers import EXPERTS, as_one_value
+from tests.restated.api import models
+from tests.restated.api.streams import PARTS
+
+from . import test_models
+
+OURS = vars(test_models.OURS)
+STOCK = {name: getattr(models, name) for name in PARTS}
+ROOTS = {
+    ("chat/completions", True): models.ChatCompletionStreamResponse,
+    ("completions", True): models.CompletionStreamResponse,
+    ("chat/completions", False): models.ChatCompletionResponse,
+    ("completions", False): models.CompletionResponse,
+}
+SET_LATER = ("content", "completion_token_ids", "completion_tokens", "finish_reason", "usage", "metrics")
+"""Fields that FastDeploy's generators set once a part is made."""
 
 
-def rendered(dumped):
-    """As FastDeploy's application does it."""
-    return json.dumps(dumped, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def all_recorded():
+    """Every event and body with parts in it: its class, whether it was streamed, and its JSON."""
+    for folder in (cases(), cases(ROLLOUTS)):
+        for case in folder.values():
+            streamed = case["dimensions"]["stream"]
+            for chunk in case["output"]["chunks"]:
+                text = chunk.removeprefix("data: ").strip()
+                if text not in ("[DONE]", "null") and "error" not in json.loads(text):
+                    yield ROOTS[case["path"].removeprefix("/v1/"), streamed], streamed, text
 
 
-# ---- Streams -----------------------------------------------------------
+class Maker:
+    """Makes answers of their JSON.
+
+    Parameters
+    ----------
+    parts : dict
+        Classes by their names.
+    """
+
+    def __init__(self, parts):
+        self.parts, self.draw = parts, random.Random(1)
+        self.made_of = {models.Logprob: self.prompt_token, models.DeltaToolCall: self.tool_call}
+        self.made_of[models.CompletionLogprobs] = self.completion if parts is OURS else self.plain_completion
+        if parts is OURS:
+            self.made_of[models.LogProbs] = self.chat
+
+    def model(self, cls, told):
+        fields = cls.model_fields
+        values = {name: self.value(fields[name].annotation, value) for name, value in told.items()}
+        later = [name for name in SET_LATER if name in values and self.draw.random() < 0.5]
+        later = [name for name in later if not fields[name].is_required()]
+        made = self.parts.get(cls.__name__, cls)(
+            **{name: value for name, value in values.items() if name not in later}
+        )
+        for name in later:
+            setattr(made, name, values[name])
+        return made
+
+    def value(self, annotation, told):
+        """A value of a field, as FastDeploy's code gives it."""
+        kind = kind_of(annotation)
+        if told is None or kind is None:
+            return score_of(told) if annotation is float else told
+        if isinstance(told, list):
+            return [self.value(annotation, one) for one in told]
+        make = self.made_of.get(kind)
+        return self.model(kind, told) if make is None else make(told)
+
+    @staticmethod
+    def prompt_token(told):
+        return {int(token): models.Logprob(**one) for token, one in told.items()}
+
+    @staticmethod
+    def tool_call(told):
+        return (models.DeltaToolCall if "index" in told else models.ToolCall)(**told)
+
+    def chat(self, told):
+        said = []
+        rows = [[entry, *entry["top_logprobs"]] for entry in told["content"]]
+        top = [
+            [[said_as(said, one["token"], bytes(one["bytes"]).decode()) for one in row] for row in rows],
+            [[score_of(one["logprob"]) for one in row] for row in rows],
+            [1] * len(rows),
+        ]
+        texts = Texts(said.__getitem__)
+        return chat_logprobs(top, 1 << 20, texts, models.LogProbEntry, self.parts["LogProbs"])
+
+    @staticmethod
+    def plain_completion(told):
+        scores = [score_of(one) for one in told["token_logprobs"]]
+        return models.CompletionLogprobs(**{**told, "token_logprobs": scores})
+
+    def completion(self, told):
+        said, top = [], [[], [], []]
+        for text, score, shown in zip(
+            told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True
+        ):
+            others = [one for one in shown.items() if repr(one) != repr((text, score))]
+            row = [(text, score), *others]
+            top[0].append([said_as(said, one, "") for one, _ in row])
+            top[1].append([score_of(its) for _, its in row])
+            top[2].append(1)
+        return completion_logprobs(
+            top, 1 << 20, Texts(said.__getitem__), models.CompletionLogprobs, pytest.fail
+        )
 
 
-STREAMS = [case for case in cases().values() if case["dimensions"]["stream"] and case["derived"]]
+def kind_of(annotation):
+    """The model within a field's type, or None."""
+    if isinstance(annotation, type):
+        is_model = issubclass(annotation, (pydantic.BaseModel, models.Logprob))
+        return annotation if is_model else None
+    return next(filter(None, map(kind_of, typing.get_args(annotation))), None)
 
 
-def first_difference(case, made):
-    for number, (own, recorded) in enumerate(zip(made, case["output"]["chunks"], strict=False)):
-        if own != recorded:
-            return f"{case['name']}, chunk {number}: {own!r} is not {recorded!r}"
-    if len(made) != len(case["output"]["chunks"]):
-        return f"{case['name']}: {len(made)} chunks, not {len(case['output']['chunks'])}"
-    return None
+def said_as(said, *texts):
+    """The id of a token that says this."""
+    said.append(texts)
+    return len(said) - 1
 
 
-def differing_streams(parts_of):
-    found = (first_difference(case, play(case, parts_of(Tokenizer(case["server"])))) for case in STREAMS)
-    return filter(None, found)
+def score_of(told):
+    return math.nan if told is None else told
 
 
-def test_every_stream_is_written_byte_for_byte_and_nearly_all_by_ours():
-    assert len(STREAMS) > 200
+@pytest.mark.parametrize("parts", [OURS, STOCK], ids=["ours", "FastDeploy's"])
+def test_every_recorded_answer_is_made_byte_for_byte(parts):
     notes.forget()
     before = _chunks.written()
-    assert [*differing_streams(Ours)] == []
+    maker, count = Maker(parts), {True: 0, False: 0}
+    for root, streamed, text in all_recorded():
+        made = maker.model(root, json.loads(text))
+        count[streamed] += 1
+        if streamed:
+            assert made.model_dump_json(exclude_unset=True) == text
+            continue
+        dumped = json.dumps(made.model_dump(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        assert dumped == text
+        assert json.loads(made.model_dump_json()) == json.loads(text)  # which FastDeploy logs
+        if isinstance(made, StandIn):
+            pieces = made.response_pieces()
+            if pieces.whole is None:
+                list(pieces.settle())
+            assert (pieces.whole or b"".join(pieces)).decode() == text
+    assert count[True] > 1500
+    assert count[False] > 90
     written, left = _chunks.written() - before, notes.noted()
-    assert written > 1500
-    assert sum(left.values()) < written / 100, left
-    assert [*differing_streams(lambda tokenizer: Stock(tokenizer.steps()))] == []
-
-
-def test_a_wrong_text_is_seen(monkeypatch):
-    """The comparison can fail: a tokenizer that says something else once in a while."""
-    said = Tokenizer.process_logprob_response
-    monkeypatch.setattr(
-        Tokenizer,
-        "process_logprob_response",
-        lambda self, ids, **options: said(self, ids) + (" " if ids == [100] else ""),
-    )
-    assert any(differing_streams(Ours))
-
-
-# ---- Answers that are not streamed -------------------------------------
-
-
-WHOLE = [
-    case
-    for case in cases().values()
-    if not case["dimensions"]["stream"]
-    and case["derived"]
-    and case["output"]["status"] == 200
-    and not case["output"].get("raised")
-    and case["output"]["chunks"] != ["null"]
-]
-
-
-def test_ours_and_the_restated_parts_write_every_answer():
-    assert len(WHOLE) > 60
-    for parts_of in Ours, lambda tokenizer: Stock(tokenizer.steps()):
-        for case in WHOLE:
-            made = answer(case, parts_of(Tokenizer(case["server"])))
-            assert [rendered(made.model_dump())] == case["output"]["chunks"], case["name"]
-
-
-# ---- Rollouts -----------------------------------------------------------
-
-
-CASES = cases(ROLLOUTS)
-STREAMED = {name for name, case in CASES.items() if case["dimensions"]["stream"]}
-
-each_whole = each("name", sorted(CASES.keys() - STREAMED))
-each_stream = each("name", sorted(STREAMED))
-
-
-def with_texts(case):
-    """The messages with what the data processor said in their results, out of msgpack as ours unpacks it."""
-    said = iter(case["processed"])
-    results = []
-    for frame in case["frames"]:
-        ((one,),) = frame
-        experts = {EXPERTS: msgpack.ExtType(ARRAY, as_one_value(one[EXPERTS]))} if one.get(EXPERTS) else {}
-        results.append(one | experts | {"outputs": one["outputs"] | {"tool_calls": None} | next(said)})
-    return [unpack(msgpack.packb([[one]]))[0][0] for one in results]
-
-
-@pytest.fixture
-def packed():
-    give_arrays(True)
-    yield
-    give_arrays(False)
-
-
-def test_rollouts_of_every_kind_are_there():
-    kinds = {name.rpartition(", ")[0] for name in CASES}
-    assert {"experts", "masks", "prompt", "prompt, vocabulary", "logprobs, vocabulary"} < kinds
-    assert len(CASES) == 24
-    assert len(STREAMED) == 8
-
-
-@pytest.mark.usefixtures("packed")
-@each_whole
-def test_ours_write_rollouts_from_packed_messages(name, monkeypatch):
-    case = CASES[name]
-    monkeypatch.setattr("tests.lib.chunk_replay.alone.results_of", with_texts)
-    if "prompt" in name:
-        made = answer(case, Stock(Tokenizer(case["server"]).steps()))
-        assert [rendered(made.model_dump())] == case["output"]["chunks"]
-    made = answer(case, Ours(Tokenizer(case["server"])))
-    pieces = made.stand_in().response_pieces()
-    if pieces.whole is None:
-        list(pieces.settle())
-    assert (pieces.whole or b"".join(pieces)).decode() == case["output"]["chunks"][0]
-    assert [rendered(made.model_dump())] == case["output"]["chunks"]
-
-
-@pytest.mark.usefixtures("packed")
-@each_stream
-def test_ours_stream_rollouts_from_packed_messages(name, monkeypatch):
-    case = CASES[name]
-    monkeypatch.setattr("tests.lib.chunk_replay.alone.results_of", with_texts)
-    assert play(case, Ours(Tokenizer(case["server"]))) == case["output"]["chunks"]
+    assert (written > 1500) is (parts is OURS)
+    assert sum(left.values()) <= written / 100, left

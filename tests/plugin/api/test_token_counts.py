@@ -1,71 +1,40 @@
-"""How many tokens a text has."""
-
-import sys
-from types import SimpleNamespace
+"""How many tokens a text has, by the tokenizers library, SentencePiece, and an unknown tokenizer."""
 
 import pytest
 
 from fd_postproc.fastdeploy.api.text import token_counts
 from fd_postproc.fastdeploy.api.text.token_counts import CountingTokenizer
 from tests.lib.restated_parsers import Tokenizer
+from tests.lib.restated_tokenizers import Fast, Pieces
 from tests.lib.rows import each
 
+pytestmark = pytest.mark.framework
 TEXTS = ["", " the", "a b c", "日本", "x" * 200, "<think>", "\n\n"]
 
 
-class Library:
-    """The tokenizers library's Tokenizer."""
-
-    def __init__(self, dropout=None):
-        self.model = SimpleNamespace(dropout=dropout)
-        self.truncation = self.padding = None
-        self.asked, self.added = [], []
-
-    def encode(self, text, add_special_tokens=True):
-        self.asked.append(text)
-        return [text] if text in self.added else text[::2]
-
-
-class Fast(Tokenizer):
-    """The layers above it."""
-
-    def __init__(self, library):
-        super().__init__()
-        self._tokenizer = library
+class Layers(Fast):
+    """The layers above the tokenizers library."""
 
     def tokenize(self, text):
-        self._tokenizer.truncation = self._tokenizer.padding = None
-        return list(text[::2])
+        self._tokenizer.no_truncation()
+        return self._tokenizer.encode(text, add_special_tokens=False).tokens
+
+    def get_vocab(self):
+        return self._tokenizer.get_vocab()
 
 
-Fast.tokenize.__module__ = token_counts._LIBRARY_LAYER
+Layers.tokenize.__module__ = token_counts._LIBRARY_LAYER
 
 
-@pytest.fixture(autouse=True)
-def library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Library))
+def asked_of(owner, method):
+    """What a method of an object is asked from now on."""
+    asked, stock = [], getattr(owner, method)
+    setattr(owner, method, lambda text, **options: asked.append(text) or stock(text, **options))
+    return asked
 
 
-class Sampled(Tokenizer):
-    """Written in Python, and nothing is known of it."""
-
-
-class Pieces(Tokenizer):
-    """ERNIE's, above a SentencePieceProcessor."""
-
-    def __init__(self, sampling=False):
-        super().__init__()
-        self.sp_model = Model()
-        self.sp_model._enable_sampling = sampling
-
-
-class Model:
-    pass
-
-
-@each("make", [lambda: Fast(Library()), Sampled, Pieces, lambda: Fast(Library(0.1))])
-def test_the_same_number(make, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece", SimpleNamespace(SentencePieceProcessor=Model))
+@each("make", [Layers, Pieces, Tokenizer])
+def test_the_same_number(make):
     own, theirs = CountingTokenizer(make()), make()
     for text in TEXTS * 2:
         assert len(own.tokenize(text)) == len(theirs.tokenize(text))
@@ -73,38 +42,49 @@ def test_the_same_number(make, monkeypatch):
         own.tokenize(None)
 
 
-def test_a_text_is_split_once():
-    tokenizer = Fast(Library())
+def test_a_text_is_split_once(monkeypatch):
+    monkeypatch.setattr(token_counts, "_MOST", 4)
+    tokenizer = Layers()
+    asked = asked_of(tokenizer._tokenizer, "encode")
     own = CountingTokenizer(tokenizer)
-    tokenizer._tokenizer.asked.clear()
+    asked.clear()
     for _ in range(3):
         own.tokenize(" the")
         own.tokenize("x" * 100)  # too long to be remembered
-    assert tokenizer._tokenizer.asked == [" the", *["x" * 100] * 3]
-
-
-def test_what_may_change_is_asked_each_time_and_counts_by_chance_are_not_kept(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece", SimpleNamespace(SentencePieceProcessor=Model))
-    for tokenizer, times in ((Sampled(), 3), (Pieces(sampling=True), 3), (Pieces(), 1)):
-        own = CountingTokenizer(tokenizer)
-        tokenizer.asked.clear()
-        for _ in range(3):
-            own.tokenize(" the")
-        assert tokenizer.asked == [" the"] * times
-    assert token_counts.counter(Fast(Library())) is not None
-    assert token_counts.counter(Fast(Library(dropout=0.1))) is None
-
-
-def test_a_truncation_of_the_last_prompt_is_taken_off_and_the_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(token_counts, "_MOST", 4)
-    tokenizer = Fast(Library())
-    own = CountingTokenizer(tokenizer)
-    tokenizer._tokenizer.truncation = {"max_length": 1}
-    assert len(own.tokenize("abcdef")) == 3
-    assert tokenizer._tokenizer.truncation is None
+    assert asked == [" the", *["x" * 100] * 3]
     for number in range(20):
         own.tokenize(str(number))
         assert len(own._counts) <= 4
+
+
+def samples():
+    tokenizer = Pieces()
+    tokenizer.sp_model._enable_sampling = True
+    return tokenizer
+
+
+@each("make, times", [(Tokenizer, 3), (samples, 3), (Pieces, 1)])
+def test_what_may_change_is_asked_each_time(make, times):
+    tokenizer = make()
+    own, asked = CountingTokenizer(tokenizer), asked_of(tokenizer, "tokenize")
+    for _ in range(3):
+        own.tokenize(" the")
+    assert len(asked) == times
+
+
+def test_counts_by_chance_are_not_kept():
+    tokenizer = Layers()
+    assert token_counts.counter(tokenizer) is not None
+    tokenizer._tokenizer.model.dropout = 0.1
+    assert token_counts.counter(tokenizer) is None
+
+
+def test_a_truncation_of_the_last_prompt_is_taken_off():
+    tokenizer = Layers()
+    own = CountingTokenizer(tokenizer)
+    tokenizer._tokenizer.enable_truncation(1)
+    assert len(own.tokenize("the quick fox")) == len(Layers().tokenize("the quick fox")) > 1
+    assert tokenizer._tokenizer.truncation is None
 
 
 def test_everything_else_is_the_tokenizers():
@@ -119,15 +99,14 @@ def test_everything_else_is_the_tokenizers():
 
 def test_the_library_does_not_make_its_vocabulary_to_count_it(monkeypatch):
     """It would, for each request that calls tools."""
-    library, added = Library(), {0: "<s>"}
-    library.get_vocab_size = lambda with_added: 9 if not with_added else pytest.fail("made to be counted")
-    library.get_added_tokens_decoder = lambda: added
-    tokenizer = Fast(library)
-    monkeypatch.setattr(Fast, "__len__", lambda self: pytest.fail("made to be counted"))
+    tokenizer = Layers()
+    library, size = tokenizer._tokenizer, len(tokenizer)
+    library.get_vocab_size = lambda with_added: pytest.fail("made to be counted") if with_added else size
+    monkeypatch.setattr(Layers, "__len__", lambda self: pytest.fail("made to be counted"))
     own = CountingTokenizer(tokenizer)
     first = own.get_vocab()
     assert own.get_vocab() is first
-    assert len(own.tokenize("new")) == 2
-    added[1], tokenizer.texts[99], library.added = "new", "new", ["new"]
-    assert own.get_vocab()["new"] == 99
-    assert len(own.tokenize("new")) == 1
+    assert len(own.tokenize("newest")) > 1
+    library.add_tokens(["newest"])
+    assert "newest" in own.get_vocab()
+    assert len(own.tokenize("newest")) == 1

@@ -2,9 +2,6 @@
 
 import asyncio
 import logging
-import os
-import signal
-import subprocess
 import sys
 import traceback
 import types
@@ -15,25 +12,10 @@ import pytest
 from fd_postproc.fastdeploy.api import connections, watchdog
 from fd_postproc.fastdeploy.api.watchdog import EngineGone, Watchdog
 from fd_postproc.fastdeploy.notes import NotPlain
-from tests.lib.children import python
+from tests.lib.rows import each
 
 zmq = pytest.importorskip("zmq")
 prometheus_client = pytest.importorskip("prometheus_client")
-
-ENGINE = """
-import os, sys, time, zmq
-socket = zmq.Context().socket(zmq.PULL)
-socket.bind("ipc://" + sys.argv[1])
-child = 0
-if sys.argv[2:] == ["fork"]:
-    child = os.fork()
-    if child == 0:  # as an API process: it holds the socket that listens
-        os.closerange(0, 3)
-        time.sleep(600)
-print(child, flush=True)
-while True:
-    print("request", socket.recv().decode(), flush=True)
-"""
 
 
 class ParameterError(Exception):
@@ -165,23 +147,19 @@ def test_an_engine_that_is_not_there_yet_is_found_later(seen, caplog):
 
 
 @pytest.mark.realtime
-def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, monkeypatch, caplog):
+def test_new_requests_are_refused_in_words_until_the_engine_is_back(
+    start_engine, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
     monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
     monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
-    before, path, engines = counted("refused"), str(tmp_path / "engine.socket"), []
-    children = []
+    before, path = counted("refused"), str(tmp_path / "engine.socket")
     cls = engine_client(path)
     module = SimpleNamespace(EngineClient=cls, ParameterError=ParameterError, ControlResponse=ControlResponse)
     restore, client = watchdog.install(module), cls()
 
-    async def start(*arguments):
-        engines.append(subprocess.Popen(python(ENGINE, path, *arguments), stdout=subprocess.PIPE, text=True))
-        return engines[-1], int(await line_of(engines[-1]))
-
     async def scene():
-        engine, child = await start("fork")
-        children.append(child)
+        engine = start_engine(path, "fork")
         client.create_zmq_client("a", zmq.PUSH)
         await client.add_requests("1")
         assert await line_of(engine) == "request 1"
@@ -197,25 +175,15 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, mo
         healthy, why = client.check_health(30)
         assert not healthy
         assert "is gone" in why
-        second, _ = await start()
+        second = start_engine(path)
         await until(lambda: not gone(client))
         assert gauge() == 0
         await client.add_requests("3")
         assert await line_of(second) == "request 3"
 
-    async def run():
-        try:
-            await asyncio.wait_for(scene(), 60)
-        finally:
-            for child in children:
-                os.kill(child, signal.SIGKILL)
-            for engine in engines:
-                engine.kill()
-
     with caplog.at_level(logging.INFO):
-        asyncio.run(run())
-    for engine in engines:
-        engine.communicate()
+        asyncio.run(asyncio.wait_for(scene(), 60))
+    start_engine.end()
     client.close()
     restore()
     assert counted("refused") - before == 2
@@ -282,7 +250,7 @@ def test_it_can_be_switched_off_and_a_client_that_connects_in_another_way_stays(
 
 @pytest.fixture
 def serving(monkeypatch):
-    """FastDeploy's error response and FastAPI's exception, restated; a handler whose engine is gone."""
+    """FastDeploy's error response and FastAPI's exception, restated."""
 
     class HTTPException(Exception):
         def __init__(self, status_code, detail):
@@ -302,57 +270,47 @@ def serving(monkeypatch):
     return SimpleNamespace(HTTPException=HTTPException, **made)
 
 
-def handler_of(answer, is_gone):
-    """A serving class whose method gives or raises something, wrapped; an instance of it."""
+WORDS = Watchdog(None, "", None).text
+GONE, HERE = 0.0, None  # since when
+
+
+@each(
+    "answer, since, said",
+    [
+        (None, GONE, WORDS),
+        (f"generator error: {WORDS}, Traceback", GONE, WORDS),
+        *(("max_tokens is wrong", since, "max_tokens is wrong") for since in (GONE, HERE)),
+        *((["a whole answer"], since, ["a whole answer"]) for since in (GONE, HERE)),
+        (None, HERE, None),
+        (AttributeError("data"), GONE, "HTTPException 503 " + WORDS),
+        (AttributeError("data"), HERE, "AttributeError data"),
+    ],
+)
+def test_an_error_that_fastdeploy_loses_or_hides_is_said(serving, answer, since, said):
+    """Texts are those of error responses; what is raised becomes a 503 only while the engine is gone."""
 
     class OpenAIServingChat:
         async def create_chat_completion(self, request):
             if isinstance(answer, Exception):
                 raise answer
-            return answer
+            is_error = isinstance(answer, str)
+            return serving.ErrorResponse(error=serving.ErrorInfo(message=answer)) if is_error else answer
 
     watchdog._answer_in_words(
-        "OpenAIServingChat",
-        "create_chat_completion",
-        SimpleNamespace(OpenAIServingChat=OpenAIServingChat),
+        "OpenAIServingChat", "create_chat_completion", SimpleNamespace(OpenAIServingChat=OpenAIServingChat)
     )
-    dog = Watchdog(None, "", None)
-    if is_gone:
-        dog._gone_since = 0.0
-    handler = OpenAIServingChat()
+    handler, dog = OpenAIServingChat(), Watchdog(None, "", None)
+    dog._gone_since = since
     handler.engine_client = SimpleNamespace(**{watchdog._WATCHDOG: dog})
-    return handler, dog
-
-
-def ask(handler):
-    return asyncio.run(handler.create_chat_completion("request"))
-
-
-def test_an_error_that_fastdeploy_loses_or_hides_is_said(serving):
-    text = handler_of(None, True)[1].text
-    hidden = serving.ErrorResponse(error=serving.ErrorInfo(message=f"generator error: {text}, Traceback"))
-    for lost in (None, hidden):
-        answer = ask(handler_of(lost, True)[0])
-        assert vars(answer.error) == {"message": text, "type": "internal_error"}
-
-
-def test_other_answers_stay(serving):
-    other = serving.ErrorResponse(error=serving.ErrorInfo(message="max_tokens is wrong"))
-    for answer in (other, "a whole answer"):
-        assert ask(handler_of(answer, True)[0]) is answer
-        assert ask(handler_of(answer, False)[0]) is answer
-    handler, _ = handler_of(None, False)
-    assert ask(handler) is None
-    del handler.engine_client
-    assert ask(handler) is None
-
-
-def test_what_is_raised_becomes_a_503_only_while_the_engine_is_gone(serving):
-    with pytest.raises(serving.HTTPException, match="is gone") as raised:
-        ask(handler_of(AttributeError("data"), True)[0])
-    assert raised.value.status_code == 503
-    with pytest.raises(AttributeError, match="data"):
-        ask(handler_of(AttributeError("data"), False)[0])
+    try:
+        made = asyncio.run(handler.create_chat_completion("request"))
+    except Exception as error:
+        status = f"{error.status_code} " if isinstance(error, serving.HTTPException) else ""
+        made = f"{type(error).__name__} {status}{error}"
+    if hasattr(made, "error"):
+        assert said == answer or made.error.type == "internal_error"
+        made = made.error.message
+    assert made == said
 
 
 def test_a_serving_class_of_another_kind_stays():

@@ -106,3 +106,12 @@ class Steps:
                 }
             )
         return made
+
+
+def steps_of(processor: Any) -> Steps:
+    """The log-probabilities of a handler with this data processor."""
+    return Steps(
+        lambda token: processor.process_logprob_response([token], clean_up_tokenization_spaces=False),
+        lambda token: processor.tokenizer.convert_ids_to_tokens(token),
+        lambda token: processor.process_logprob_response(token),
+    )

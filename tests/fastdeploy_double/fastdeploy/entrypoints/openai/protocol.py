@@ -1,4 +1,4 @@
-"""Requests, and the parts of answers: those that the restated generators of the API server make."""
+"""Requests, and the parts of answers."""
 
 from typing import Any
 
