@@ -11,8 +11,8 @@ import pytest
 
 from fd_postproc.fastdeploy import loading
 from fd_postproc.fastdeploy.api import entry
-from fd_postproc.fastdeploy.api.text import detokenising, parsers, views, ways
 from fd_postproc.fastdeploy.api.text import known_parsers as known
+from fd_postproc.fastdeploy.api.text import parsers, views, ways
 from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
@@ -303,7 +303,7 @@ STAY_PLAIN = (set_tokenizer, wrap_streamed)
     ],
 )
 def test_what_changes_in_the_middle_of_an_answer_counts_at_once(pair, changes, ours, monkeypatch):
-    monkeypatch.setattr(detokenising, "ways_of", direct)
+    monkeypatch.setattr(ways, "ways_of", direct)
     sides = [cls(*pair) for cls in (ours, Processor)]
     assert (is_plain(sides[0]), is_quick(sides[0])) == (pair == PLAIN, True)
     for number, ids in enumerate([[10], [11, 2], [12], [10], [3], [16], [17], [18], [4], [10]]):
