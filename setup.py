@@ -95,6 +95,7 @@ def sources(*folders):
     return sorted(path for one in folders for ending in endings for path in glob(f"{one}/*.{ending}"))
 
 
+ENGINE = "fd_postproc/fastdeploy/engine"
 KERNEL = ["cuda/pack.ptx", "cuda/pack.cubins.zip"]
 BELOW = sources("fd_postproc", "fd_postproc/headers")  # what every extension includes
 
@@ -113,7 +114,7 @@ setup(
         extension(
             "fd_postproc.fastdeploy.engine.results._results",
             "fd_postproc/fastdeploy/engine/results/_results.pyx",
-            BELOW + sources("fd_postproc/fastdeploy/engine/results"),
+            BELOW + sources(f"{ENGINE}/results", f"{ENGINE}/delivery"),
         ),
         extension(
             "fd_postproc.fastdeploy.api.chunks._chunks",

@@ -5,8 +5,9 @@
 The files included here, one idea each: objects that are made and copied field by field, arrays as bytes,
 dictionaries made from a template, attributes that are made when they are read, outputs that stay numbers
 until they are read, metrics that share what does not change from step to step, what is known of
-FastDeploy, its counters, the batch loop that advances every request of a step, messages packed without
-dictionaries, the stream interval, the hand-over in FastDeploy's scheduler, and the stages of a step.
+FastDeploy, its counters, the batch loop that advances every request of a step, and its stages.  From
+``delivery/``: messages packed without dictionaries, the stream interval, the hand-over in FastDeploy's
+scheduler.  They are no extension of their own: they read outputs and metrics by offset, as they are made.
 """
 from cpython.object cimport PyObject
 
@@ -32,7 +33,7 @@ include "_moments.pxi"
 include "_plan.pxi"
 include "_sums.pxi"
 include "_loop.pxi"
-include "_messages.pxi"
-include "_interval.pxi"
-include "_handover.pxi"
+include "../delivery/_messages.pxi"
+include "../delivery/_interval.pxi"
+include "../delivery/_handover.pxi"
 include "_stages.pxi"
