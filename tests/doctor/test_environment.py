@@ -20,8 +20,10 @@ from tests.lib.rows import each
 @each(
     ("name", "value", "fault"),
     [
-        ("INFERENCE_MSG_QUEUE_ID", "eight", "not a decimal"),
-        ("INFERENCE_MSG_QUEUE_ID", "4294967296", "not a decimal"),
+        *(
+            ("INFERENCE_MSG_QUEUE_ID", text, "not a decimal")
+            for text in ("eight", "4294967296", "80_02", "0x10", "8002.0", "²")
+        ),
         ("INFERENCE_MSG_ID", "2", "other than 2"),
         *(("INFERENCE_MSG_ID", text, "not a decimal") for text in ("-1", "1.5", "0x1", "2147483648")),
         ("FD_POSTPROC_QUEUE_MODE", "777", "is not octal"),

@@ -8,6 +8,7 @@ import fd_postproc as fp
 from fd_postproc import ops
 from tests import reference
 from tests.lib.save_cases import CHANNELS
+from tests.lib.saving import assert_same
 from tests.lib.stub_cuda import Cupy, Exchange, Other, Paddle26, Torch
 
 KINDS = [Cupy, Exchange, Other, Paddle26, Torch]
@@ -44,11 +45,7 @@ def assert_message(queue, op, args, dialect):
         found = fp.decode(payload, channel, mtype=2, layout=LAYOUT)
         assert same(found, expected)
         return
-    expected = reference.save(op, *args, dialect=dialect, layout=LAYOUT)
-    assert mtype == 1
-    assert len(payload) == len(expected.payload)
-    for part in expected.written:
-        assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
+    assert_same((payload, mtype), reference.save(op, *args, dialect=dialect, layout=LAYOUT))
 
 
 def save(x=5, preempted=0, **keywords):
