@@ -92,6 +92,7 @@ class TokenProcessor(*optional_classes(), *step_classes(), StreamsMixin, LoopsMi
         self.timestamp_for_alive_before_handle_batch = None
         self.timestamp_for_alive_after_handle_batch = None
         self.engine_output_token_hang = False
+        self.scheduler_metrics_logger = None
         self._set_up()  # what features of the version have besides
 
     def _open_sockets(self):
@@ -125,6 +126,9 @@ class TokenProcessor(*optional_classes(), *step_classes(), StreamsMixin, LoopsMi
     def set_resource_manager(self, resource_manager):
         assert self.resource_manager is None, "there is a resource manager already"
         self.resource_manager = resource_manager
+
+    def set_scheduler_metrics_logger(self, scheduler_metrics_logger):
+        self.scheduler_metrics_logger = scheduler_metrics_logger
 
     def healthy(self):
         """False once a batch has been in hand for longer than the timeout; idle or not, as upstream."""
