@@ -10,6 +10,7 @@ from fastdeploy import config
 from fastdeploy.output import token_processor as module
 
 from fd_postproc.fastdeploy.engine.fast_paths import paths_of
+from fd_postproc.fastdeploy.engine.processor.journal import Journal
 from tests.lib import fakes
 from tests.lib.paths import TESTS
 from tests.lib.step_replay.compare import differences
@@ -40,22 +41,29 @@ def engine():
 
 
 def scripts():
-    """Of each script of the trial: how ours differs from FastDeploy's class."""
+    """Of each script of the trial: how ours differs from FastDeploy's class; what failed in ours."""
+    failed, note_failure = [], Journal.note_failure
+
+    def noted(journal, what, error):
+        failed.append(f"{what}: {error!r}")
+        note_failure(journal, what, error)
+
+    Journal.note_failure = noted
     pair, facts = prepared(module)
     with pair[0].box:
-        return {script.name: first_difference_in(script, *pair, facts) for script in SCRIPTS}
+        return {script.name: first_difference_in(script, *pair, facts) for script in SCRIPTS}, failed
 
 
 def recorded(folder):
     """What the double's class does otherwise than the version's own did when its steps were recorded."""
-    found = {}
-    for name in trace_names(folder):
+    found, names = {}, trace_names(folder)
+    for name in names:
         with Replay(Trace.load(name, folder), module.TokenProcessor) as replay:
             lines = [line for step in replay.steps() for line in differences(step.expected, step.actual)]
             lines += differences(*replay.end())
         if lines:
             found[name] = lines[:3]
-    return found
+    return len(names), found
 
 
 def show():

@@ -11,7 +11,6 @@ import re
 import pytest
 
 from tests.lib.quiet import imported
-from tests.lib.rows import each
 from tests.lib.step_replay.compare import differences
 from tests.lib.step_replay.traces import FOLDER, Trace, tables, trace_names
 
@@ -53,27 +52,3 @@ OFTEN = [name for name in NAMES if not RANDOM.search(name)][::8]
 def test_golden_step_traces_replay_equal(names, kind):
     found = {name: replay_on(token_processor(kind), Trace.load(name)) for name in names}
     assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-# ---- The load that is timed ----------------------------------------------------------------------------
-
-
-@each("channel", ["plain", "topk", "spec", "spec_topk_target", "spec_topk_draft"])
-def test_the_timed_load_is_steady_decode(channel):
-    """Every request gets its tokens in every step, in all columns, and none ends."""
-    workload = imported("tests.restated.workload")
-    accepted, columns = (4 if "spec" in channel else 1), (6 if "topk" in channel else 1)
-    case = workload.Case(channel, columns, accepted, batch=5)
-    load = workload.Load(imported("fastdeploy.output.token_processor"), token_processor(), case)
-    for step in range(3):
-        load.step()
-        if channel == "spec_topk_draft":
-            assert load.sink.last == []  # no target waits for it
-            continue
-        assert [result.outputs.send_idx for result in load.sink.last] == [1 + step * accepted] * 5
-        assert not any(result.finished for result in load.sink.last)
-        for result in load.sink.last:
-            assert len(result.outputs.token_ids) == accepted
-            if case.logprobs:
-                assert [len(row) for row in result.outputs.top_logprobs.logprobs] == [columns] * accepted
-    load.processor._finalizer()

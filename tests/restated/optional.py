@@ -29,19 +29,6 @@ class MasksMixin(State):
         return masks if isinstance(masks, dict) else {}
 
 
-class DecodeLogMixin(State):
-    """The log of decoding that the scheduler keeps."""
-
-    def _is_decode_stage(self, task: Any) -> bool:
-        if task is None or task.need_prefill_tokens is None:
-            return False
-        return task.num_computed_tokens >= task.need_prefill_tokens
-
-    def _tell_scheduler_log(self, task: Any, tokens: list[int]) -> None:
-        if self.scheduler_metrics_logger and self._is_decode_stage(task):
-            self.scheduler_metrics_logger.on_decode_tokens(len(tokens))
-
-
 class GapsMixin(State):
     """Times between the steps of a request, for the benchmark logger."""
 
@@ -50,13 +37,6 @@ class GapsMixin(State):
             if not hasattr(task, "_itl_samples"):
                 task._itl_samples = []
             task._itl_samples.append(gap)
-
-
-class AbortsMixin(State):
-    """Requests whose client has gone."""
-
-    def _is_to_be_aborted(self, name: str) -> bool:
-        return name in self.resource_manager.to_be_aborted_req_id_set
 
 
 class AbortResultsMixin(State):

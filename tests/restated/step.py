@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .finish import FinishMixin
 from .messages import DRAFT, TARGET, MessagesMixin, Received, append_row
-from .optional import AbortResultsMixin, AbortsMixin, DecodeLogMixin, GapsMixin, MasksMixin, RoutingMixin
+from .optional import AbortResultsMixin, GapsMixin, MasksMixin, RoutingMixin
 from .speculation import SpeculationMixin
 
 
@@ -53,8 +53,10 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
     def _receive_sampling_masks(self) -> dict[int, Any]:
         return {}
 
-    def _tell_scheduler_log(self, task: Any, tokens: list[int]) -> None:
-        """Of tokens of a request that is past its prefill."""
+    def _is_decode_stage(self, task: Any) -> bool:
+        if task is None or task.need_prefill_tokens is None:
+            return False
+        return task.num_computed_tokens >= task.need_prefill_tokens
 
     def _mark_decoding(self, task: Any) -> None:
         status = self.fd.RequestStatus
@@ -63,7 +65,7 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
 
     def _is_to_be_aborted(self, name: str) -> bool:
         """Whether the client has gone."""
-        return False
+        return name in self.resource_manager.to_be_aborted_req_id_set
 
     def _put_aborted(self, task: Any) -> None:
         """Tell the client of an aborted request."""
@@ -84,7 +86,8 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
             tokens = self._sampled_token(slot, task, received)
         if tokens is None or (role == "decode" and self._is_discarded(name)):
             return None
-        self._tell_scheduler_log(task, tokens)
+        if self.scheduler_metrics_logger and self._is_decode_stage(task):
+            self.scheduler_metrics_logger.on_decode_tokens(len(tokens))
         if task.get("prefill_chunk_info", None) is not None and self._is_within_chunks(task):
             return None
 
@@ -273,7 +276,5 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
         return paired
 
 
-class StockStep(
-    MasksMixin, DecodeLogMixin, GapsMixin, AbortResultsMixin, AbortsMixin, RoutingMixin, CommonStep
-):
+class StockStep(MasksMixin, GapsMixin, AbortResultsMixin, RoutingMixin, CommonStep):
     """FastDeploy's step, to be mixed into a class that gives construction and the receive loop."""

@@ -29,12 +29,8 @@ from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
-TIMED = (
-    "processor.health_check",
-    "processor.loop",
-    "processor.recording",
-    "health.watch",
-)  # modules whose clock is the test's
+# Modules whose clock is the test's.
+TIMED = ("processor.health_check", "processor.loop", "processor.recording", "health.watch")
 
 
 class Watched:
@@ -307,11 +303,12 @@ def test_health_is_asked_neither_of_other_queues_nor_with_the_lock_held(watched,
     one, held = watched(), []
     sight = check.HealthCheck._sight
     monkeypatch.setattr(queues, "_rows", None)
-    monkeypatch.setattr(
-        check.HealthCheck,
-        "_sight",
-        lambda self: (held.append(self.host.health_lock.locked()), sight(self))[1],
-    )
+
+    def look(self):
+        held.append(self.host.health_lock.locked())
+        return sight(self)
+
+    monkeypatch.setattr(check.HealthCheck, "_sight", look)
     assert one.processor.healthy()
     assert held == [False]
 

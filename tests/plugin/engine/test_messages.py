@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from fd_postproc import Step
 from tests.lib.packed_results import Packed, checking, outcome
 from tests.lib.paths import TESTS
-from tests.lib.plugged import plugin_class
+from tests.lib.plugged import new_result, plugin_class
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import END, Rig
 from tests.lib.rows import each
@@ -54,12 +54,7 @@ def messages(plan):
 
 
 def result(plan, name="one", **values):
-    """A result of ours, its output's values with ``outputs_`` before their names."""
-    made = plan.new_result(0, 1, name, 3, None)
-    for key, value in values.items():
-        owner = made.outputs if key.startswith("outputs_") else made
-        setattr(owner, key.removeprefix("outputs_"), value)
-    return made
+    return new_result(plan, name, (), **values)
 
 
 def same(messages, batch, asked=0):
@@ -102,9 +97,9 @@ UNKNOWN = [
 
 @each("value", KNOWN)
 def test_every_known_value(value, plan, messages):
-    same(messages, [[result(plan, prompt=value, outputs_draft_token_ids=[value])]])
+    same(messages, [[result(plan, prompt=value, draft_token_ids=[value])]])
     if type(value) is not bytes:  # nobody may set that
-        same(messages, [[result(plan, outputs_top_logprobs=value)]])
+        same(messages, [[result(plan, top_logprobs=value)]])
 
 
 @each("value", UNKNOWN)
@@ -160,36 +155,24 @@ def test_lists_that_are_too_deep(plan, messages):
         same(messages, [[result(plan, ic_req_data=value)]], asked)
 
 
-plain = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats()
-    | st.text()
-    | st.binary(max_size=300)
-)
-values = st.recursive(
-    plain,
-    lambda inner: (
-        st.lists(inner, max_size=20)
-        | st.dictionaries(st.text(max_size=40), inner, max_size=20)
-        | st.tuples(inner, inner)
-    ),
-    max_leaves=10,
-)
+plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text()
+plain |= st.binary(max_size=300)
+
+
+def containers(inner):
+    texts = st.text(max_size=40)
+    return st.lists(inner, max_size=20) | st.dictionaries(texts, inner, max_size=20) | st.tuples(inner, inner)
+
+
+values = st.recursive(plain, containers, max_leaves=10)
 
 
 @st.composite
 def results(draw):
     """Any value for any attribute."""
     plan, _ = plan_and_messages()
-    made = plan.new_result(
-        draw(st.integers(0, 600)),
-        draw(st.integers(0, 2**20)),
-        draw(st.text()),
-        draw(st.sampled_from([3, 4])),
-        None,
-    )
+    slot, sent = draw(st.integers(0, 600)), draw(st.integers(0, 2**20))
+    made = plan.new_result(slot, sent, draw(st.text()), draw(st.sampled_from([3, 4])), None)
     names = [name for name in plan.results.names if name not in ("request_id", "outputs", "metrics")]
     for name in draw(st.lists(st.sampled_from(names), max_size=5)):
         setattr(made, name, draw(values))

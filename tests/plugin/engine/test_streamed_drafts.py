@@ -16,7 +16,6 @@ from fd_postproc.queues import list_queues, locate
 from fd_postproc.support.environment import DRAFTS, PEER
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
-from tests.lib.rig import Rig
 from tests.lib.rows import each
 from tests.lib.sampled_steps import Requests
 from tests.lib.step_replay.traces import Trace, tables, trace_names
@@ -215,17 +214,12 @@ def test_a_worker_without_the_plug_in_is_told_of(running):
     until(lambda: running.put)
 
 
-def test_masks_with_speculation_are_refused(running):
-    processor = running.processor
+def test_masks_and_a_socket_that_was_not_announced_are_refused(monkeypatch, rig_of):
+    """As FastDeploy does: its workers send accepted tokens through the queue then."""
+    processor = rig_of("spec", ["a"]).processor
+    monkeypatch.delenv(PEER.name, raising=False)
+    with pytest.raises(NotImplementedError, match="FD_POSTPROC_PEER lacks"):
+        processor.process_sampling_results_use_zmq()
     processor.use_sampling_mask = True
     with pytest.raises(NotImplementedError, match="sampling masks with speculative decoding"):
         processor.process_sampling_results_use_zmq()
-
-
-def test_without_an_announcement_it_is_refused_as_fastdeploy_does(monkeypatch):
-    """Its workers send accepted tokens through the queue then."""
-    monkeypatch.delenv(PEER.name, raising=False)
-    rig = Rig("spec", ["a"])
-    with pytest.raises(NotImplementedError, match="FD_POSTPROC_PEER lacks"):
-        rig.processor.process_sampling_results_use_zmq()
-    rig.close()

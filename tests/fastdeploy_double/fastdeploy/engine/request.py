@@ -6,26 +6,13 @@ from typing import Any
 
 from fastdeploy import envs
 from fastdeploy._shapes import enumeration, made
-from fastdeploy.engine._results import (
+from fastdeploy.engine._results import (  # noqa: F401  where FastDeploy has them
     CompletionOutput,
     PoolingOutput,
     PoolingRequestOutput,
     RequestMetrics,
 )
-from fastdeploy.worker.output import SpeculateMetrics
-
-__all__ = [
-    "CompletionOutput",
-    "PoolingOutput",
-    "PoolingRequestOutput",
-    "Request",
-    "RequestMetrics",
-    "RequestOutput",
-    "RequestStatus",
-    "RequestType",
-    "SpeculateMetrics",
-]
-
+from fastdeploy.worker.output import SpeculateMetrics  # noqa: F401
 
 RequestStatus: Any = enumeration("RequestStatus", __name__)
 RequestType: Any = enumeration("RequestType", __name__)

@@ -6,23 +6,10 @@ from fastdeploy._shapes import recording
 from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
 from tests.restated.optional import (
     AbortResultsMixin,
-    AbortsMixin,
-    DecodeLogMixin,
     GapsMixin,
     MasksMixin,
     RoutingMixin,
 )
-
-
-class SchedulerLogMixin(DecodeLogMixin):
-    """The log of decoding that the scheduler keeps."""
-
-    def _set_up(self):
-        super()._set_up()
-        self.scheduler_metrics_logger = None
-
-    def set_scheduler_metrics_logger(self, scheduler_metrics_logger):
-        self.scheduler_metrics_logger = scheduler_metrics_logger
 
 
 class SamplingMaskMixin(MasksMixin):
@@ -119,13 +106,11 @@ class RoutingReplayMixin(RoutingMixin):
 def optional_classes():
     """Those that the recorded version has, each known by a method or an attribute."""
     told = recording()["token_processor"]
-    known = {*told["methods"], *told["attributes"], recording()["behaviour"].get("abort_set")}
+    known = {*told["methods"], *told["attributes"]}
     choices = {
         "set_benchmark_logger": BenchmarkMixin,
-        "set_scheduler_metrics_logger": SchedulerLogMixin,
         "_finalize_routing": RoutingReplayMixin,
         "use_sampling_mask": SamplingMaskMixin,
         "_put_abort_results": AbortResultsMixin,
-        "to_be_aborted_req_id_set": AbortsMixin,
     }
     return [cls for name, cls in choices.items() if name in known]

@@ -4,17 +4,15 @@ from fastdeploy._shapes import recording
 from tests.restated.step import CommonStep
 
 BEHAVIOUR = recording()["behaviour"]
-TRANSFER = BEHAVIOUR.get("failed_transfer", {"error_code": 501, "says_so_in": "error_msg", "text": ""})
+TRANSFER = BEHAVIOUR["failed_transfer"]
 
 
-class LegacyTopk:
-    """No column count in the header: as many columns as there is room for."""
+class LegacyHeaders:
+    """No column counts: as many columns as there is room for."""
 
     def _topk_header(self):
         return self.output_tokens[1, 0], self.fd.K + 1
 
-
-class LegacySpecTopk:
     def _spec_topk_header(self):
         return int(self.output_tokens[1, 0].item()), self.fd.K + 1
 
@@ -95,8 +93,7 @@ def step_classes():
     told, names, switches = BEHAVIOUR, recording()["module"]["names"], recording()["switches"]
     prefill = told.get("prefill_events", [])
     choices = [
-        (LegacyTopk, not told.get("packed_topk")),
-        (LegacySpecTopk, not told.get("packed_spec_topk")),
+        (LegacyHeaders, not told.get("packed_topk")),
         (EmptySlotsRaise, told.get("slot_without_task") != "passed over"),
         (NumberedChoices, "get_base_request_id" in names),
         (OneRunningStatus, "RequestStatus" not in names),

@@ -4,6 +4,7 @@ What the recorded version does otherwise is in _versions.py; names and methods t
 
 The step looks its names up in this module at each call, so a test may patch them here.
 """
+# ruff: noqa: F401
 
 import copy
 import sys
@@ -42,38 +43,7 @@ from fastdeploy.trace.trace_logger import print as trace_print
 from fastdeploy.utils import get_base_request_id, llm_logger, spec_logger
 from fastdeploy.worker.output import LogprobsLists
 
-__all__ = [
-    "MAX_BSZ",
-    "MAX_DRAFT_TOKENS",
-    "PREEMPTED_TOKEN_ID",
-    "RECOVERY_STOP_SIGNAL",
-    "SPECULATE_MAX_BSZ",
-    "CompletionOutput",
-    "K",
-    "LoggingEventName",
-    "LogprobsLists",
-    "PoolingOutput",
-    "PoolingRequestOutput",
-    "Request",
-    "RequestMetrics",
-    "RequestOutput",
-    "RequestStatus",
-    "SpecMethod",
-    "SpeculateMetrics",
-    "TokenProcessor",
-    "WarmUpTokenProcessor",
-    "copy",
-    "envs",
-    "get_base_request_id",
-    "llm_logger",
-    "main_process_metrics",
-    "spec_logger",
-    "time",
-    "trace_print",
-    "traceback",
-    "tracing",
-]
-
+NOT_IN_ALL = {"PREEMPTED_TOKEN_ID", "RequestStatus", "SpecMethod", "get_base_request_id", "tracing"}
 _CONSTANTS = recording()["module"]["constants"]
 RECOVERY_STOP_SIGNAL = _CONSTANTS["RECOVERY_STOP_SIGNAL"]
 MAX_DRAFT_TOKENS = _CONSTANTS["MAX_DRAFT_TOKENS"]
@@ -122,6 +92,7 @@ class TokenProcessor(*optional_classes(), *step_classes(), StreamsMixin, LoopsMi
         self.timestamp_for_alive_before_handle_batch = None
         self.timestamp_for_alive_after_handle_batch = None
         self.engine_output_token_hang = False
+        self.scheduler_metrics_logger = None
         self._set_up()  # what features of the version have besides
 
     def _open_sockets(self):
@@ -156,6 +127,9 @@ class TokenProcessor(*optional_classes(), *step_classes(), StreamsMixin, LoopsMi
         assert self.resource_manager is None, "there is a resource manager already"
         self.resource_manager = resource_manager
 
+    def set_scheduler_metrics_logger(self, scheduler_metrics_logger):
+        self.scheduler_metrics_logger = scheduler_metrics_logger
+
     def healthy(self):
         """False once a batch has been in hand for longer than the timeout; idle or not, as upstream."""
         with self.health_lock:
@@ -172,6 +146,5 @@ class WarmUpTokenProcessor(TokenProcessor):
         super().__init__(cfg)
 
 
-for _name in set(__all__) - set(recording()["module"]["names"]):  # what the version's module does not have
+for _name in NOT_IN_ALL - set(recording()["module"]["names"]):  # what the version's module does not have
     del globals()[_name]
-__all__ = [name for name in __all__ if name in globals()]

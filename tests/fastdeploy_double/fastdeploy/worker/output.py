@@ -5,31 +5,8 @@ from typing import Any, NamedTuple
 from fastdeploy._shapes import made
 
 
-class Logprob(NamedTuple):
-    """The log-probability of one token."""
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-PromptLogprobs = list[dict[int, Logprob] | None]
-SampleLogprobs = list[dict[int, Logprob]]
-
-
 class _LogprobsLists:
     """One row for each reported token; column 0 is the sampled token."""
-
-    def slice_columns(self, start: int, end: int):
-        """Columns `start` to `end` of every row; the ranks are shared."""
-        ids, logprobs, ranks = self
-        cut = slice(start, end)
-        return type(self)([row[cut] for row in ids], [row[cut] for row in logprobs], ranks)
-
-    def slice_rows(self, start: int, end: int):
-        """Rows `start` to `end`."""
-        cut = slice(start, end)
-        return type(self)(*(part[cut] for part in self))
 
 
 class _SpeculateMetrics:

@@ -3,7 +3,7 @@
 FastDeploy's save ops exist in its GPU build only.  Here they are names to import and to replace.
 """
 
-from fd_postproc.ops import (
+from fd_postproc.ops import (  # noqa: F401
     get_output,
     get_output_ep,
     get_output_topk,
@@ -19,15 +19,6 @@ SAVE_OPS = (
     "mtp_save_first_token",
     "mtp_save_first_token_with_topk",
 )
-
-__all__ = [
-    "get_output",
-    "get_output_ep",
-    "get_output_topk",
-    "speculate_get_output",
-    "speculate_get_output_topk",
-    *SAVE_OPS,
-]
 
 
 def _only_on_gpu(name):
