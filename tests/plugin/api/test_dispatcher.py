@@ -254,6 +254,7 @@ def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
             time=lambda: clock.now, call_later=lambda *call: clock.calls.append(call)
         )
         clock = SimpleNamespace(now=100.0, calls=[])
+        manager.request_map["a"] = asyncio.Queue()
         gauge = [value("unhealthy", reason="dispatcher")]
         assert watchdog._gone_watchdog(client(manager)) is None
         made.go_down("planted")
@@ -261,6 +262,7 @@ def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
         assert "planted" in watchdog._gone_watchdog(client(manager)).text
         clock.now += 3
         made.go_down("again")
+        assert manager.request_map["a"].qsize() == 1  # each stream is told once
         clock.now += 2
         made._end_alarm()  # the first one's: a later fault goes on
         gauge.append(value("unhealthy", reason="dispatcher"))
