@@ -67,14 +67,15 @@ class Sides:
     """A data processor's class with FastDeploy's methods and with ours."""
 
     def __init__(self, processor):
-        from fd_postproc.fastdeploy.api import detokenising, parsers
+        from fd_postproc.fastdeploy.api.text import detokenising, parsers, views
 
         self.processor, self.tokenizer = processor, processor.tokenizer
         self.owner = next(cls for cls in type(processor).__mro__ if "decode_token" in str(code_names(cls)))
         self.stock = self.methods()
         for part in (detokenising, parsers):
             part.install(sys.modules[self.owner.__module__])
-        self.ours, self.is_quick = self.methods(), parsers.is_quick(processor)
+        self.ours = self.methods()
+        self.is_quick = views.views_of(processor).chunk is not processor
         self.states = list(getattr(processor.reasoning_parser, "token_status_mapping", {0: ""}).values())
 
     def methods(self):
@@ -180,15 +181,15 @@ def everything(sides, methods, answer, state, method):
 
 
 def same(draw, wanted):
-    from fd_postproc.fastdeploy.api import excerpt
-    from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
+    from fd_postproc.fastdeploy.api.text import excerpt
+    from fd_postproc.fastdeploy.notes import forget, noted
 
     make, (thinks, calls) = maker(), parsers_of_fastdeploy()
     told = {"played": {}, "wrong": [], "quick": {}, "left": set()}
     for kind in (*KINDS, "wordpiece"):
         for pair in [(one, two) for one in thinks for two in calls if one or two]:
             name = f"{kind}, {pair}"
-            forget_totals()
+            forget()
             sides, count = Sides(make(kind, thinks[pair[0]], calls[pair[1]])), 0
             told["quick"][name], tokenizer = sides.is_quick, sides.tokenizer
             words = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in PIECES]
@@ -206,7 +207,7 @@ def same(draw, wanted):
                     first = next(two for two in zip(expected, actual, strict=True) if two[0] != two[1])
                     told["wrong"].append([name, state, method, answer, *first])
                     break
-            told["left"] |= set(totals()[1])
+            told["left"] |= set(noted())
             told["played"][name] = count
             sides.end()
     return {**told, "wrong": told["wrong"][:3], "left": sorted(told["left"])}

@@ -194,7 +194,7 @@ envs = SimpleNamespace(FD_USE_HF_TOKENIZER=False)
 
 def install(base=Processor):
     """A copy of a data processor's class with ours, and functions that take each part out."""
-    from fd_postproc.fastdeploy.api import detokenising, parsers  # not where the double imports this
+    from fd_postproc.fastdeploy.api.text import detokenising, parsers  # not where the double imports this
 
     cls = type("Copy", (base,), dict(vars(base)))
     return cls, [part.install(module_of(cls)) for part in (detokenising, parsers)]

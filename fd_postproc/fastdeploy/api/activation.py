@@ -6,10 +6,10 @@ from typing import Any
 
 from ..._version import __version__
 from ..logs import api_log, export_active, warn
+from ..notes import NotPlain
 from ..seams import left_text
 from . import counters
 from .chunks.building_blocks import Blocks, blocks_of, install
-from .chunks.model_fields import NotPlain
 
 WHAT = {"serving_chat": "chat completions", "serving_completion": "completions"}
 

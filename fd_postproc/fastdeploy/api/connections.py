@@ -23,8 +23,7 @@ from .. import replacements
 from ..array_readers import announce
 from ..fallback import Guard
 from ..logs import api_log
-from .chunks._chunks import note
-from .chunks.model_fields import NotPlain
+from ..notes import NotPlain, note
 
 MOST_HELD = 4096  # early groups of results, over all requests
 MOST_BYTES = 64 << 20  # of their memory

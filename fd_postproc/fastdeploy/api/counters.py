@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from .. import logs
-from .chunks._chunks import forget_totals, tell_notes_to
+from .. import logs, notes
 
 
 def begin() -> None:
     """Begin to count; what came before is forgotten."""
-    forget_totals()
-    tell_notes_to(_tell)
+    notes.forget()
+    notes.tell_notes_to(_tell)
 
 
 def _tell(reason: str, count: int) -> None:

@@ -27,8 +27,8 @@ def register() -> None:
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
             return
+        from ..loading import when_loaded
         from ..seams import API_PARTS, SEAMS
-        from .loading import when_loaded
 
         for name in SEAMS["api chunks"].modules:
             when_loaded(name, _settle)
@@ -66,8 +66,8 @@ def install(module: Any) -> Callable[[], None]:
     """Have the class of ``engine_client`` report the server's start; return a function that restores."""
     from .. import replacements
     from ..fallback import Guard
+    from ..loading import is_serving
     from ..logs import api_log
-    from .loading import is_serving
 
     guard = Guard("api start", api_log, most=None)  # FastDeploy's own runs in any case
 
@@ -90,9 +90,9 @@ def install(module: Any) -> Callable[[], None]:
 
 def _settle_joined_results(client: Any) -> None:
     try:
-        from .joined_results import settle
+        from .text import joined_results, views
 
-        settle(client)
+        joined_results.settle(client, views.why_not_joined)
     except Exception:
         logging.getLogger("fd_postproc").exception("the engine joins no results for this API process")
 

@@ -15,8 +15,8 @@ from typing import Any
 from .. import replacements
 from ..fallback import Guard
 from ..logs import api_log
+from ..notes import NotPlain
 from .chunks._chunks import Unknown, note_unwritten
-from .chunks.model_fields import NotPlain
 from .chunks.whole_answers import Dump, dump_late
 
 _LENGTH = b"content-length"

@@ -13,8 +13,8 @@ from typing import Any
 from .. import replacements
 from ..fallback import Guard
 from ..logs import api_log
-from .chunks._chunks import ARRAY, Unknown, lists_of, note, unpack
-from .chunks.model_fields import NotPlain
+from ..notes import NotPlain, note
+from .chunks._chunks import ARRAY, Unknown, lists_of, unpack
 
 DISPATCHER = "_dispatch_batch_responses"
 

@@ -19,13 +19,13 @@ from .. import called, replacements
 from ..code_watch import CodeWatch
 from ..fallback import Guard
 from ..gauges import export, sweep
+from ..loading import when_loaded
 from ..logs import api_log, count
+from ..notes import NotPlain
 from ..seams import API
-from .chunks.model_fields import NotPlain
 from .connections import NoResults, RequestMap
 from .dispatcher import Dispatcher, down_dispatcher
 from .engine_process import Unknown, listener, socket_file
-from .loading import when_loaded
 
 LOOK_S = 0.5  # between two checks of the engine's process
 GRACE_S = 1.0  # after its death, in which the streams still get results that were sent before

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import logs
-from fd_postproc.fastdeploy.api import activation, entry, loading
+from fd_postproc.fastdeploy import loading, logs, notes
+from fd_postproc.fastdeploy.api import activation, entry
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
 from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
@@ -30,7 +30,7 @@ def load(monkeypatch):
     yield importlib.import_module
     for name in (CHAT, COMPLETION):
         sys.modules.pop(name, None)
-    _chunks.tell_notes_to(None)
+    notes.tell_notes_to(None)
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
     entry.register()
     module = load(name)
     assert counted == []
-    assert _chunks.totals() == (0, {})
+    assert notes.noted() == {}
     told.lines.clear()
     processor = Processor("x")
     for _ in range(10):
@@ -230,10 +230,10 @@ def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
         "once",
         "10 times",
     ]
-    assert sum(_chunks.totals()[1].values()) == 10
+    assert sum(notes.noted().values()) == 10
     monkeypatch.setattr(Processor, "process_logprob_response", None)
     assert asked(module, processor) is None
-    assert _chunks.totals()[1]["the tokenizer refuses a token id"] == 1
+    assert notes.noted()["the tokenizer refuses a token id"] == 1
 
 
 def test_the_counter_is_prometheus_or_nothing(monkeypatch):

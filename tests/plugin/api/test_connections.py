@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy.api import connections
-from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals, unpack
+from fd_postproc.fastdeploy.api.chunks._chunks import unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap
 from fd_postproc.fastdeploy.gate import judge
+from fd_postproc.fastdeploy.notes import forget, noted
 from fd_postproc.fastdeploy.seams import SEAMS
 from tests.lib.rows import each
 
@@ -30,7 +31,7 @@ def clock():
 
 @pytest.fixture
 def requests(clock):
-    forget_totals()
+    forget()
     return RequestMap({}, lambda: clock.now)
 
 
@@ -79,7 +80,7 @@ def test_what_does_not_begin_an_answer_is_nobodys(requests, late):
     give(requests, "a", late)
     requests["a"] = queue = Queue()
     assert queue == []
-    assert totals()[1] == {}
+    assert noted() == {}
 
 
 def test_what_nobody_comes_for_is_dropped_in_time(requests, clock):
@@ -88,8 +89,8 @@ def test_what_nobody_comes_for_is_dropped_in_time(requests, clock):
     give(requests, "b", group(0))
     assert list(requests.held) == ["b"]
     assert requests.groups == 1
-    assert totals()[1][connections.TOO_OLD] == 1
-    assert sorted(totals()[1].values()) == [1, 2]  # the other two were held
+    assert noted()[connections.TOO_OLD] == 1
+    assert sorted(noted().values()) == [1, 2]  # the other two were held
     requests["a"] = queue = Queue()  # a new one of the same id
     assert queue == []
 
@@ -102,7 +103,7 @@ def test_no_more_is_kept_than_there_is_room_for(requests, monkeypatch):
         requests.pop(f"other {number}", None)
     assert list(requests.held) == [f"id {number}" for number in range(90, 100)]
     assert (requests.groups, len(requests.gone), len(requests.dropped)) == (10, 5, 5)
-    assert totals()[1][connections.TOO_MANY] == 90
+    assert noted()[connections.TOO_MANY] == 90
 
 
 def large(results, rows, kind):
@@ -135,7 +136,7 @@ def test_the_largest_loses_its_early_results_and_is_told(requests, clock, monkey
         give(requests, "large", large(1, 300, "top_logprobs"))
         assert requests.size <= 1 << 20
         assert number < 20 or "large" in requests.dropped
-    assert totals()[1][connections.TOO_LARGE] == 1
+    assert noted()[connections.TOO_LARGE] == 1
     requests["small"] = small = Queue()
     assert small == [group(0)]
     requests["large"] = queue = Queue()

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import detokenising
-from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
-from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
+from fd_postproc.fastdeploy.api.text import detokenising, ways
+from fd_postproc.fastdeploy.api.text.answers import answers_of
+from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
 from tests.lib.restated_parsers import Processor
 from tests.lib.restated_tokenizers import KINDS, MODELS, MODULE, SENTENCES, Fast, Pieces, of_paddleformers
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.framework  # its allocations are none of a sanitizer's
 
 @pytest.fixture(autouse=True)
 def layers(monkeypatch):
-    forget_totals()
-    for name in detokenising.LAYERS:
-        monkeypatch.setitem(detokenising.LAYERS, name, MODULE)
+    forget()
+    for name in ways.LAYERS:
+        monkeypatch.setitem(ways.LAYERS, name, MODULE)
 
 
 def install(base=Processor):
@@ -71,11 +71,11 @@ def same(own, theirs, results, name="a"):
 def test_the_same_text_and_the_same_state(make, options, sides):
     tokenizer = make(**options)
     own, theirs = sides(tokenizer)
-    quick = detokenising.ways_of(tokenizer).new_text is not None
+    quick = ways.ways_of(tokenizer).new_text is not None
     assert quick is (make is Pieces or options["kind"] == "bytebpe")
     for number, results in enumerate(answers(tokenizer, 40)):
         same(own, theirs, results, f"answer {number % 7}")
-    assert totals()[1] == {}
+    assert noted() == {}
 
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -96,7 +96,7 @@ def test_no_text_is_lost(make, monkeypatch):
     """The mends: an answer's text is that of all its ids, with U+FFFD for what never became a character."""
     monkeypatch.setenv("FD_POSTPROC_MENDS", "1")
     tokenizer = make()
-    new_text = detokenising.ways_of(tokenizer).new_text
+    new_text = ways.ways_of(tokenizer).new_text
     for results in answers(tokenizer, 80):
         known, text, prefix, read = [], "", 0, 0
         for ids in results:
@@ -133,7 +133,7 @@ def test_windows_of_any_size_and_place(make, sides):
         byte = tokenizer.convert_tokens_to_ids(["<0xEF>", "<0xBF>", "<0xBD>", "</s>"])
     words = tokenizer.ids_of("the fox")
     same(*sides(tokenizer), [*[words * 9 + byte[:1]] * 40, byte[1:], words])
-    new_text, ids = detokenising.ways_of(tokenizer).new_text, [*byte, *words]
+    new_text, ids = ways.ways_of(tokenizer).new_text, [*byte, *words]
     for read in range(len(ids) + 1):
         for prefix in range(read + 1):
             assert new_text(ids, prefix, read) == tokenizer.decode_token(ids, prefix, read)
@@ -149,7 +149,7 @@ def test_windows_of_any_size_and_place(make, sides):
 def test_ids_of_another_kind_are_the_tokenizers(make, sides):
     """They raise, or are turned into integers, as ever."""
     tokenizer = make()
-    new_text = detokenising.ways_of(tokenizer).new_text
+    new_text = ways.ways_of(tokenizer).new_text
     assert new_text([5], 1, 0) is new_text([5], 0, 2) is None
     own, theirs = sides(tokenizer)
     for number, ids in enumerate(([10**6], [-1], [True], [1.0], (1,), ["x"], [1 << 70])):
@@ -168,13 +168,13 @@ def test_ids_of_another_kind_are_the_tokenizers(make, sides):
     ],
 )
 def test_a_byte_level_tokenizer_that_does_more(sides, wrong, reason):
-    forget_totals()
+    forget()
     tokenizer = Fast()
     library, decode = tokenizer._tokenizer, tokenizer._tokenizer.decode
     library.decode = lambda ids, skip_special_tokens=True: wrong(ids, decode(ids, skip_special_tokens=False))
     for number, results in enumerate(answers(tokenizer, 20)):
         same(*sides(tokenizer), results, str(number))
-    assert any(reason in told for told in totals()[1])
+    assert any(reason in told for told in noted())
 
 
 def fast_with(**values):
@@ -229,16 +229,16 @@ class Slotted:
     ],
 )
 def test_a_tokenizer_that_does_more_is_fastdeploys(sides, make, reason):
-    forget_totals()
+    forget()
     same(*sides(make()), [[9, 1], [5, 6]])
-    assert any(reason in told for told in totals()[1])
-    assert len(totals()[1]) == 1
+    assert any(reason in told for told in noted())
+    assert len(noted()) == 1
 
 
 def test_each_tokenizer_is_tried_once_and_again_when_what_is_below_changes(sides, monkeypatch):
     tried = []
-    ways_of = detokenising.ways_of
-    monkeypatch.setattr(detokenising, "ways_of", lambda one: tried.append(one) or ways_of(one))
+    ways_of = ways.ways_of
+    monkeypatch.setattr(ways, "ways_of", lambda one: tried.append(one) or ways_of(one))
     first, second = Fast(), Fast("wordpiece")
     own, _ = sides(first)
     below = first._tokenizer, second._tokenizer
@@ -252,39 +252,39 @@ def test_each_tokenizer_is_tried_once_and_again_when_what_is_below_changes(sides
 
 
 def test_a_tokenizer_that_is_gone_is_forgotten():
-    known = detokenising.Tokenizers()
+    known = ways.Tokenizers()
     assert known.ways_of(Fast()).decode is not None
     assert known.known == {}
 
 
 def test_a_planted_difference_is_seen(monkeypatch):
-    right, real = detokenising.decode_token, detokenising.PieceTokens
+    right, real = ways.decode_token, ways.PieceTokens
     for planted in (
         lambda text, prefix, read, ids: (text[:-1], prefix, read),
         lambda text, prefix, read, ids: (text, read, read),
         lambda text, prefix, read, ids: (text, prefix, len(ids)),
     ):
         monkeypatch.setattr(
-            detokenising,
+            ways,
             "decode_token",
             lambda decode, ids, *offsets, planted=planted: planted(*right(decode, ids, *offsets), ids),
         )
         with pytest.raises(NotPlain, match="is expected"):
-            detokenising.ways_of(Fast("metaspace"))
+            ways.ways_of(Fast("metaspace"))
     monkeypatch.setattr(
-        detokenising,
+        ways,
         "PieceTokens",  # every piece as it is in the middle of a text
         lambda meet, *others: real(lambda one: (met := meet(one)) and (met[1], *met[1:]), *others),
     )
     with pytest.raises(NotPlain, match="is expected"):
-        detokenising.ways_of(Pieces())
+        ways.ways_of(Pieces())
 
 
 @each("times", [1, 100])
 def test_a_failure_of_ours_is_fastdeploys_method(sides, times, monkeypatch):
     """Text and state are FastDeploy's, also in the middle of an answer; after three in a row for good."""
     own, theirs = sides(Fast("metaspace"))
-    guard, right, left = type(own).ids2tokens.guard, detokenising.decode_token, [0]
+    guard, right, left = answers_of(type(own).ids2tokens).guard, ways.decode_token, [0]
 
     def failing(*arguments):
         left[0] -= 1
@@ -292,7 +292,7 @@ def test_a_failure_of_ours_is_fastdeploys_method(sides, times, monkeypatch):
             raise MemoryError("planted")
         return right(*arguments)
 
-    monkeypatch.setattr(detokenising, "decode_token", failing)
+    monkeypatch.setattr("fd_postproc.fastdeploy.api.text.answers.decode_token", failing)
     for number, results in enumerate(answers(own.tokenizer, 3)):
         same(own, theirs, results[:1], number)
         left[0] = times

@@ -8,9 +8,9 @@ import tracemalloc
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fd_postproc.fastdeploy.api.answer_text import AnswerText
-from fd_postproc.fastdeploy.api.excerpt import Excerpt, Marks
-from fd_postproc.fastdeploy.api.known_parsers import Excerpts
+from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
+from fd_postproc.fastdeploy.api.text.excerpt import Excerpt, Marks
+from fd_postproc.fastdeploy.api.text.known_parsers import Excerpts
 from tests.lib.rows import each
 
 CALL = ("<call>", "</call>")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fd_postproc.fastdeploy.api import loading
+from fd_postproc.fastdeploy import loading
 
 
 @pytest.fixture

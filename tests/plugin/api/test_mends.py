@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy import array_readers
-from fd_postproc.fastdeploy.api import detokenising, joined_results, mends
-from fd_postproc.fastdeploy.api.pieces import _joined
+from fd_postproc.fastdeploy.api.text import joined_results, mends, views, ways
+from fd_postproc.fastdeploy.api.text.segments import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.random_answers import in_cuts as cuts
@@ -35,7 +35,7 @@ class Bytes(restated_parsers.Tokenizer):
         return b"".join(self.texts[one] for one in ids).decode(errors="replace")
 
     def decode_token(self, ids, prefix, read):
-        return detokenising.decode_token(self.decode, ids, prefix, read)
+        return ways.decode_token(self.decode, ids, prefix, read)
 
 
 class OneToken(Calls):
@@ -134,7 +134,7 @@ def test_several_tokens_a_result_are_as_one(pair, mended, are_joined, in_bytes, 
     monkeypatch.setenv("FD_POSTPROC_MENDS", str(mended))
     monkeypatch.setattr(joined_results, "_are_expected", are_joined)
     if in_bytes:
-        monkeypatch.setattr(detokenising, "ways_of", by_the_library)
+        monkeypatch.setattr(ways, "ways_of", by_the_library)
     own, single = (
         cls(*pair, tokenizer=Bytes() if in_bytes else None)
         for cls in (install(), install() if mended else Processor)
@@ -153,7 +153,7 @@ def test_one_token_a_result_is_fastdeploys(pair):
 
 
 def by_the_library(tokenizer):
-    return detokenising.Ways(tokenizer.decode)
+    return ways.Ways(tokenizer.decode)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_what_a_result_is_cut_into(processor, ids, earlier, finished, pieces):
     processor.tool_parser_dict.clear()
     if earlier:
         processor.process_response_dict_streaming(result(earlier))
-    own = type(processor).process_response_dict_streaming.views_of(processor).pieces
+    own = views.views_of(processor).segments
     status = processor.decode_status.get("a")
     assert own.cut(ids, status, own._is_in_call(status), finished) == pieces
 
@@ -300,16 +300,16 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
         connection_manager=SimpleNamespace(pull_ipc_path=path),
         fd_config=SimpleNamespace(speculative_config=config),
     )
-    reason = joined_results.settle(client)
+    reason = joined_results.settle(client, views.why_not_joined)
     assert (reason is None) == takes, reason
     assert array_readers.has_announced(path, array_readers.JOINED) == takes
     assert joined_results.are_expected() == takes
     joined_results.withdraw()
     assert not array_readers.has_announced(path, array_readers.JOINED)
     client.data_processor = Processor(*pair)  # FastDeploy's own
-    assert joined_results.settle(client)
+    assert joined_results.settle(client, views.why_not_joined)
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "0")
-    assert joined_results.settle(client) is None
+    assert joined_results.settle(client, views.why_not_joined) is None
     assert not joined_results.are_expected()
 
 
@@ -318,7 +318,7 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
 
 @pytest.fixture
 def byte_level(monkeypatch):
-    monkeypatch.setattr(detokenising, "ways_of", by_the_library)
+    monkeypatch.setattr(ways, "ways_of", by_the_library)
 
 
 WAITS = [[10], [11, *BROKEN]]
@@ -331,7 +331,7 @@ THOUGHT = (Thinks, None)
         *((pair, WAITS, " thea\ufffd", "", [mends.END]) for pair in ((Thinks, Calls), THOUGHT)),
         *((pair, WAITS, "", " thea\ufffd", [mends.END]) for pair in ((None, Calls), (None, None))),
         (THOUGHT, [*WAITS, [2], [11]], " thea\ufffd", "a", [mends.MARK]),  # no result is cut
-        (THOUGHT, [[10, 11, *BROKEN, 2, 11], [10]], " thea\ufffd", "a the", [mends.MARK, mends.PIECES]),
+        (THOUGHT, [[10, 11, *BROKEN, 2, 11], [10]], " thea\ufffd", "a the", [mends.MARK, mends.SEGMENTS]),
         (THOUGHT, [[10], [2]], " the", "", []),
     ],
 )
@@ -355,8 +355,8 @@ def test_a_mended_character_is_counted(monkeypatch, counted):
     pytest.importorskip("tokenizers")
     tokenizer = importlib.import_module("tests.lib.restated_tokenizers").Fast("metaspace")
     library = tokenizer._tokenizer
-    ways = detokenising.Ways(library.decode, detokenising._bytes_among_pieces(tokenizer, library))
-    monkeypatch.setattr(detokenising, "ways_of", lambda tokenizer: ways)
+    found = ways.Ways(library.decode, ways._bytes_among_pieces(tokenizer, library))
+    monkeypatch.setattr(ways, "ways_of", lambda tokenizer: found)
     words = tokenizer.ids_of("one two")
     broken = [library.token_to_id(f"<0x{byte:02X}>") for byte in "é".encode() + b"\xff"]
     said = outputs_of(install()(None, None, tokenizer=tokenizer), [broken, *([one] for one in words)], None)

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fd_postproc.fastdeploy.api.chunks._chunks import StandIn, forget_totals, full, totals
-from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style, models_of
+from fd_postproc.fastdeploy.api.chunks import _chunks
+from fd_postproc.fastdeploy.api.chunks._chunks import StandIn, full
+from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
+from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib.rows import each
 from tests.restated.api import models
 from tests.restated.api.streams import PARTS
@@ -118,7 +120,8 @@ def test_lists_are_copied_when_given_and_kept_when_assigned():
 
 
 def test_what_it_says_of_itself():
-    forget_totals()
+    forget()
+    before = _chunks.written()
     made = delta(OURS, content="é")
     assert isinstance(made, StandIn)
     assert isinstance(made, OURS.DeltaMessage)
@@ -127,7 +130,7 @@ def test_what_it_says_of_itself():
     assert OURS.UsageInfo.model_fields is models.UsageInfo.model_fields
     assert type(OURS.UsageInfo.model_validate({"prompt_tokens": 1})) is models.UsageInfo
     assert (made.role, made.content, made.completion_tokens) == ("assistant", "é", None)
-    assert totals() == (0, {})  # none of it makes the full model
+    assert (_chunks.written() - before, noted()) == (0, {})  # none of it makes the full model
     with pytest.raises(AttributeError):
         made.nothing  # noqa: B018
     with pytest.raises(ValueError, match="no field"):

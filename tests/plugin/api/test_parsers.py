@@ -9,11 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import detokenising, entry, loading, parsers
-from fd_postproc.fastdeploy.api import known_parsers as known
-from fd_postproc.fastdeploy.api.answer_text import AnswerText
-from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
-from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
+from fd_postproc.fastdeploy import loading
+from fd_postproc.fastdeploy.api import entry
+from fd_postproc.fastdeploy.api.text import known_parsers as known
+from fd_postproc.fastdeploy.api.text import parsers, views, ways
+from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
+from fd_postproc.fastdeploy.api.text.answers import answers_of
+from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
+from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.quiet import imported
@@ -36,7 +39,7 @@ NOT_QUICK = "parsers are given the whole answer at each chunk: "
 @pytest.fixture(autouse=True)
 def no_notes(monkeypatch):
     remember(monkeypatch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
-    forget_totals()
+    forget()
 
 
 @pytest.fixture
@@ -50,11 +53,15 @@ def ours():
 
 
 def is_plain(processor):
-    return type(processor).process_response_dict_streaming.views_of(processor).plain is not None
+    return views.views_of(processor).plain is not None
+
+
+def is_quick(processor):
+    return views.views_of(processor).chunk is not processor
 
 
 def reasons():
-    return [told for told in totals()[1] if not told.startswith("texts of new tokens")]
+    return [told for told in noted() if not told.startswith("texts of new tokens")]
 
 
 def play(*arguments):
@@ -94,8 +101,8 @@ def test_the_data_processor_that_fastdeploy_has_for_all_models(stream, monkeypat
         prepare(made)
         made.append(importlib.import_module(UNIFIED).Processor())
     theirs, own = made
-    assert parsers.is_quick(own)
-    assert own.ids2tokens.__func__.advance
+    assert is_quick(own)
+    assert answers_of(own.ids2tokens.__func__)
     played_the_same(own, theirs, stream, 20)
     assert reasons() == []
 
@@ -217,21 +224,21 @@ class TakesNoState(Thinks):
 )
 @each("stream", [True, False])
 def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
-    forget_totals()
+    forget()
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
     deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
     if reasoning not in (Raises, TakesNoState):
         assert play(own, deltas, stream) == play(theirs, deltas, stream)
-    assert not parsers.is_quick(own)
-    assert any(told.startswith(NOT_QUICK) and reason in told for told in totals()[1]), totals()
+    assert not is_quick(own)
+    assert any(told.startswith(NOT_QUICK) and reason in told for told in noted()), noted()
 
 
 def test_parsers_are_tried_before_the_first_answer(ours, monkeypatch):
     """In a process that serves; another may never have one."""
     monkeypatch.setattr(parsers, "is_serving", lambda: True)
     own = ours()
-    monkeypatch.setattr(parsers, "marks_of", None)
-    assert parsers.is_quick(own)
+    monkeypatch.setattr(views, "marks_of", None)
+    assert is_quick(own)
     assert play(own, [[10], [11]]) == play(Processor(), [[10], [11]])
 
 
@@ -279,7 +286,7 @@ def set_fallback(processor):
 
 
 def direct(tokenizer):
-    return detokenising.Ways(new_text=lambda *given: tokenizer.decode_token(*given[:3]))
+    return ways.Ways(new_text=lambda *given: tokenizer.decode_token(*given[:3]))
 
 
 PLAIN, PARSED = (None, None), (Thinks, Calls)
@@ -296,9 +303,9 @@ STAY_PLAIN = (set_tokenizer, wrap_streamed)
     ],
 )
 def test_what_changes_in_the_middle_of_an_answer_counts_at_once(pair, changes, ours, monkeypatch):
-    monkeypatch.setattr(detokenising, "ways_of", direct)
+    monkeypatch.setattr(ways, "ways_of", direct)
     sides = [cls(*pair) for cls in (ours, Processor)]
-    assert (is_plain(sides[0]), parsers.is_quick(sides[0])) == (pair == PLAIN, True)
+    assert (is_plain(sides[0]), is_quick(sides[0])) == (pair == PLAIN, True)
     for number, ids in enumerate([[10], [11, 2], [12], [10], [3], [16], [17], [18], [4], [10]]):
         told = []
         for processor in sides:
@@ -310,7 +317,7 @@ def test_what_changes_in_the_middle_of_an_answer_counts_at_once(pair, changes, o
         assert sides[0].decode_status == sides[1].decode_status
     *_, last = changes.values()
     assert is_plain(sides[0]) is (pair == PLAIN and last in STAY_PLAIN)
-    assert parsers.is_quick(sides[0]) is (last in (set_thinks, *STAY_PLAIN))
+    assert is_quick(sides[0]) is (last in (set_thinks, *STAY_PLAIN))
 
 
 def test_others_who_read_the_state_find_the_text(ours):
@@ -394,10 +401,10 @@ def test_a_failure_of_ours_is_fastdeploys_method(where, stream, monkeypatch):
         raise KeyError("in a test")
 
     if where == "views_of":
-        monkeypatch.setattr(parsers.Processors, "_quick_views", fails)
-        monkeypatch.setattr(parsers, "note", fails)
+        monkeypatch.setattr(views.Processors, "_quick_views", fails)
+        monkeypatch.setattr(views, "note", fails)
     elif where == "add_ids":
-        monkeypatch.setattr(parsers.Excerpt, "add_ids", fails)
+        monkeypatch.setattr(Excerpt, "add_ids", fails)
     else:
-        monkeypatch.setattr(parsers.Pieces, "may_cut", fails)
+        monkeypatch.setattr(views.Segments, "may_cut", fails)
     played_the_same(own, theirs, stream, 12)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from fd_postproc.fastdeploy.api import detokenising, joined_results, parsers
-from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals
+from fd_postproc.fastdeploy.api.text import joined_results, parsers, views, ways
+from fd_postproc.fastdeploy.notes import forget
 from tests.lib.restated_parsers import Processor, install, play, random_answer, result
 from tests.lib.rows import each
 
@@ -44,11 +44,11 @@ def counted(monkeypatch):
             calls.append(len(ids))
             return tokenizer.decode_token(ids, prefix, read) if ids[-1] != 12 else None
 
-        return detokenising.Ways(new_text=new_text)
+        return ways.Ways(new_text=new_text)
 
-    monkeypatch.setattr(detokenising, "ways_of", ways_of)
+    monkeypatch.setattr(ways, "ways_of", ways_of)
     monkeypatch.setattr(Stock, "asked", [])
-    forget_totals()
+    forget()
     return calls
 
 
@@ -58,8 +58,8 @@ def plain(cls):
 
 def is_plain(processor):
     methods = (vars(one).get(STREAMED) for one in type(processor).__mro__)
-    views_of = next(one.views_of for one in methods if hasattr(one, "views_of"))
-    return views_of(processor).plain is not None
+    ours = next(filter(None, map(views.processors_of, methods)))
+    return ours.views_of(processor).plain is not None
 
 
 def test_fastdeploys_method_makes_an_answers_last_result_only(counted):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fd_postproc.fastdeploy.api import token_counts
-from fd_postproc.fastdeploy.api.token_counts import CountingTokenizer
+from fd_postproc.fastdeploy.api.text import token_counts
+from fd_postproc.fastdeploy.api.text.token_counts import CountingTokenizer
 from tests.lib.restated_parsers import Tokenizer
 from tests.lib.restated_tokenizers import Fast, Pieces
 from tests.lib.rows import each

@@ -13,15 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api import unpacking
-from fd_postproc.fastdeploy.api.chunks._chunks import (
-    LAZY,
-    PackedRows,
-    Unknown,
-    forget_totals,
-    totals,
-    unpack,
-)
-from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
+from fd_postproc.fastdeploy.api.chunks._chunks import LAZY, PackedRows, Unknown, unpack
+from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib.rows import each
 from tests.lib.search import examples
 
@@ -260,7 +253,7 @@ def stand_in():
     ],
 )
 def test_what_is_not_known_or_refused_is_msgpacks(stand_in, packed, reason):
-    forget_totals()
+    forget()
     outcomes = []
     for unpackb in (msgpack.unpackb, stand_in.unpackb):
         try:
@@ -268,7 +261,7 @@ def test_what_is_not_known_or_refused_is_msgpacks(stand_in, packed, reason):
         except Exception as error:
             outcomes.append((type(error), str(error)))
     assert outcomes[0] == outcomes[1]
-    ((told, count),) = totals()[1].items()
+    ((told, count),) = noted().items()
     assert (reason in told, count) == (True, 1)
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy.api import connections, watchdog
-from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from fd_postproc.fastdeploy.api.watchdog import EngineGone, Watchdog
+from fd_postproc.fastdeploy.notes import NotPlain
 from tests.lib.rows import each
 
 zmq = pytest.importorskip("zmq")

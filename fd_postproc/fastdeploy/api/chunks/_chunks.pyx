@@ -2,7 +2,7 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """The JSON of an API server's chunks, written in C, and what comes before it.
 
-Each file that is included here has one idea: notes, numbers as serialisers print them, the buffer that is
+Each file that is included here has one idea: numbers as serialisers print them, the buffer that is
 written into, what every stand-in can do, a text that grows, texts of token ids made once, results out of
 msgpack, maps with known keys, arrays, answers in pieces, log-probabilities of chat, of completion and of the
 prompt, stand-ins for models of pydantic, new text out of new token ids, and the wait for a result.
@@ -19,6 +19,8 @@ from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
+
+from fd_postproc.fastdeploy.notes import note
 
 cdef extern from "Python.h":
     # Borrowed references, as bare pointers: Cython's own declarations would count them.
@@ -41,7 +43,6 @@ cdef extern from "fd_postproc/headers/json.h":
     int fdj_integer(fdj_buffer *b, long long n) noexcept nogil
     int fdj_double(fdj_buffer *b, double value, const fdj_style *style) noexcept nogil
 
-include "_notes.pxi"
 include "_numbers.pxi"
 include "_writer.pxi"
 include "_stand_in.pxi"

@@ -3,6 +3,14 @@
 # A field accepts a value of exactly its declared type.  The model itself decides on any other type, and on a
 # field that is missing.
 
+cdef long long _written = 0
+
+
+def written():
+    """How many models were written here in this process."""
+    return _written
+
+
 cdef enum:
     AS_STR, AS_INT, AS_FLOAT, AS_INTS, AS_CHOICE, AS_MODEL, AS_MODELS, AS_MASKS, AS_PROMPTS, \
         BY_PYDANTIC

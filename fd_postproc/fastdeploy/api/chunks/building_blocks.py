@@ -19,6 +19,7 @@ from typing import Any
 from ... import called, gate, replacements
 from ...fallback import Guard
 from ...logs import api_log
+from ...notes import NotPlain, note
 from ...seams import SEAMS
 from ._chunks import (
     PromptLogprobs,
@@ -27,10 +28,9 @@ from ._chunks import (
     chat_logprobs,
     completion_logprobs,
     give_arrays,
-    note,
     prompt_logprobs,
 )
-from .model_fields import NotPlain, check_plain, float_style, models_of
+from .model_fields import check_plain, float_style, models_of
 from .token_spelling import chat_spelling, completion_spelling, prompt_spelling
 from .wait_for import Asyncio
 

@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any
 
-from ...seams import Refused
+from ...notes import NotPlain
 from . import whole_answers
 from ._chunks import Field, FloatStyle, Models
 
@@ -20,10 +20,6 @@ _METHODS = (*("__init__", "__setattr__", "__getattr__", "model_dump_json", "mode
 
 
 _NAMED_ELSEWHERE = ("alias", "validation_alias", "serialization_alias", "exclude")
-
-
-class NotPlain(Refused):
-    """Raised for a class that does more than hold fields; it gets no stand-in."""
 
 
 def float_style() -> FloatStyle | None:

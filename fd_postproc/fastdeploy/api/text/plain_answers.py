@@ -11,8 +11,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ...notes import NotPlain
 from .answer_text import AnswerText
-from .chunks.model_fields import NotPlain
+from .growing_answers import GrowingAnswers
 from .joined_results import are_expected
 
 METHODS = ("process_response_dict", "process_response_dict_streaming", "ids2tokens")
@@ -28,7 +29,7 @@ def way_of(
     stock: Any,
     view_of: Callable[[Any], Any],
     tokenizer: Any,
-    ids2tokens: Any,
+    growing: GrowingAnswers,
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """The function that completes the response of a result that does not end its answer.
 
@@ -44,8 +45,8 @@ def way_of(
         Makes a view of the processor from the ``ids2tokens`` that it is to have.
     tokenizer : object
         The processor's.
-    ids2tokens : callable
-        What gives the new text where the tokenizer has to be asked; its `stock` is ours of the class.
+    growing : GrowingAnswers
+        They give the new text where the tokenizer has to be asked.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def way_of(
     """
     _check_class(processor, cls)
     template = _template(stock, view_of)
-    guard = ids2tokens.stock.guard
+    guard, ids2tokens = growing.answers.guard, growing.ids2tokens
     processor_of = weakref.ref(processor)
 
     def text_of(token_ids: Any, task_id: Any) -> str:

@@ -12,9 +12,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import called, gate
-from ..quiet import SILENT, Quiet
-from .chunks.model_fields import NotPlain
+from ... import called, gate
+from ...notes import NotPlain
+from ...quiet import SILENT, Quiet
 from .excerpt import SHAPE, Excerpt, Marks
 
 REASONING = "extract_reasoning_content_streaming"

@@ -8,13 +8,12 @@ There a joined result says what its tokens say one by one.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any
 
-from ...support.environment import STREAM_INTERVAL
-from ..array_readers import JOINED, announce
-from ..logs import api_log
-
-STREAMED = "process_response_dict_streaming"
+from ....support.environment import STREAM_INTERVAL
+from ...array_readers import JOINED, announce
+from ...logs import api_log
 
 _announced: socket.socket | None = None
 _are_expected = False
@@ -30,7 +29,7 @@ def are_expected() -> bool:
     return _are_expected
 
 
-def settle(client: Any) -> str | None:
+def settle(client: Any, why_not: Callable[[Any], str | None]) -> str | None:
     """Decide for the data processor of an ``EngineClient``, and tell the engine; return why not."""
     global _announced, _are_expected
     if not is_on():
@@ -58,30 +57,3 @@ def withdraw() -> None:
     if _announced is not None:
         _announced.close()
     _announced = None
-
-
-def why_not(client: Any) -> str | None:
-    """Why a client's data processor cannot take joined results; None if it can."""
-    processor: Any = getattr(client, "data_processor", None)
-    views_of = getattr(getattr(type(processor), STREAMED, None), "views_of", None)
-    if views_of is None:
-        return f"FastDeploy's own code makes the texts ({type(processor).__name__})"
-    views = views_of(processor)
-    if views.part is processor:
-        return f"the data processor's ids2tokens is not known ({type(processor).__name__})"
-    if type(processor).ids2tokens.is_left_to_fastdeploy():
-        return "FD_USE_HF_TOKENIZER=1"
-    if type(processor).ids2tokens.is_text_of_engine():
-        return "FD_ENABLE_RETURN_TEXT=1"
-    if not views.takes_any and _speculates(client):
-        return (
-            "with speculative decoding FastDeploy parses a step's tokens together, and a joined result does "
-            "not say which those are (FD_POSTPROC_MENDS=0, or a parser that is not known)"
-        )
-    return None
-
-
-def _speculates(client: Any) -> bool:
-    """Whether a step may have several tokens of a request; yes if that is not known."""
-    config = getattr(getattr(client, "fd_config", None), "speculative_config", None)
-    return config is None or getattr(config, "method", "unknown") is not None

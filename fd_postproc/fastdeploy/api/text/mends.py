@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from ...support.environment import MENDS, is_on
-from .. import logs
+from ....support.environment import MENDS, is_on
+from ... import logs
 
-PIECES = "pieces"
-"""A result with several tokens, worked on in pieces (`pieces`)."""
+SEGMENTS = "segments"
+"""A result with several tokens, worked on in segments (`segments`)."""
 END = "end"
 """Text that was held back when the answer ended."""
 MARK = "mark"

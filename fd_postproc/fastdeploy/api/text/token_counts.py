@@ -10,9 +10,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from ...notes import NotPlain
 from . import mends
-from .chunks.model_fields import NotPlain
-from .detokenising import CANNED
+from .samples import CANNED
 
 _MOST = 1 << 15  # texts that are remembered
 _LONGEST = 64  # characters of a text that is worth remembering

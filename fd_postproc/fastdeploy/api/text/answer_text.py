@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .chunks._chunks import GrowingText
+from ..chunks._chunks import GrowingText
 
 
 class AnswerText:

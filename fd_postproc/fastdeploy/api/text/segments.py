@@ -1,10 +1,11 @@
-"""Results of several tokens in pieces, each parsed as FastDeploy parses a result of one token.
+"""Results of several tokens in segments, each parsed as FastDeploy parses a result of one token.
 
 FastDeploy's parsers were written for one token a result.  With several, as multi-token prediction has them,
-they show marks, and lose content and arguments.  So FastDeploy's method is called for each piece of a result,
-and what it says is joined into the one result again: its log-probabilities, metrics and ids are not touched.
+they show marks, and lose content and arguments.  So FastDeploy's method is called for each segment of a
+result, and what it says is joined into the one result again: its log-probabilities, metrics and ids are not
+touched.
 
-Not every token needs a piece of its own.  One does that
+Not every token needs a segment of its own.  One does that
 
 * is a mark, or may be the beginning or the end of one in plain text;
 * is blank, as long as nothing but blanks has come since a mark;
@@ -22,20 +23,18 @@ from typing import Any
 
 from . import mends
 from .answer_text import AnswerText
-from .detokenising import STATE
+from .answers import STATE, Answers
 from .excerpt import Marks
 from .joined_results import are_expected
 
 _PLAIN, _BLANK, _ALONE, _MAY_CALL = range(4)
 
 
-class Pieces:
-    """Pieces of the results of a data processor, with its parsers' marks and our ``ids2tokens``."""
+class Segments:
+    """Segments of the results of a data processor, with its parsers' marks and our answers."""
 
-    def __init__(self, marks: Marks, tokenizer: Any, ids2tokens: Any) -> None:
-        self.marks, self.tokenizer = marks, tokenizer
-        self.holds_text, self.split = ids2tokens.holds_text, ids2tokens.split
-        self.is_left_to_fastdeploy = ids2tokens.is_left_to_fastdeploy
+    def __init__(self, marks: Marks, tokenizer: Any, answers: Answers) -> None:
+        self.marks, self.tokenizer, self.answers = marks, tokenizer, answers
         self.kinds = {
             one: _MAY_CALL if self._text(one) in (marks.call or ()) else _ALONE for one in marks.ids
         }
@@ -50,55 +49,56 @@ class Pieces:
     def process(
         self, streamed: Callable[..., Any], views: Any, response_dict: Any, options: dict[str, Any]
     ) -> Any:
-        """The response that FastDeploy's method makes of a result's pieces; `views` are its processor."""
+        """The response that FastDeploy's method makes of a result's segments; `views` are its processor."""
         ids, finished = response_dict["outputs"]["token_ids"], response_dict["finished"]
         view = views.end if finished else views.chunk
         answers, name = views.chunk.decode_status, response_dict["request_id"]
         status = answers.get(name)
-        if self.is_left_to_fastdeploy() if status is None else len(status) != STATE:  # FD_USE_HF_TOKENIZER
+        is_theirs = self.answers.are_left_to_fastdeploy() if status is None else len(status) != STATE
+        if is_theirs:  # FD_USE_HF_TOKENIZER
             return streamed(view, response_dict, **options)
         in_call = self._is_in_call(status)
-        pieces = self.cut(ids, status, in_call, finished) or [[]]
+        segments = self.cut(ids, status, in_call, finished) or [[]]
         said = _sayer(streamed, response_dict, options)
         parts = []
-        for number, piece in enumerate(pieces, 1):
-            is_last, status = number == len(pieces), answers.get(name)
-            if piece and self._releases(piece[0], status):
+        for number, segment in enumerate(segments, 1):
+            is_last, status = number == len(segments), answers.get(name)
+            if segment and self._releases(segment[0], status):
                 parts.append(said(views.mark, []))
             elif finished and is_last and status is not None:
-                rest = self.split(self.tokenizer, status)
+                rest = self.answers.split(self.tokenizer, status)
                 if rest:
                     parts.append(said(views.chunk, []))
                     status[2].extend(rest)
-            if len(pieces) == 1 and not parts:
+            if len(segments) == 1 and not parts:
                 return streamed(view, response_dict, **options)
-            parts.append(said(view if is_last else views.chunk, piece, finished and is_last))
-        if len(pieces) > 1 and (in_call or not self.marks.ids.isdisjoint(ids)):
-            mends.count(mends.PIECES)
+            parts.append(said(view if is_last else views.chunk, segment, finished and is_last))
+        if len(segments) > 1 and (in_call or not self.marks.ids.isdisjoint(ids)):
+            mends.count(mends.SEGMENTS)
         return _whole(response_dict, options, parts)
 
     def cut(self, ids: list[int], status: Any, in_call: bool, finished: bool) -> list[list[int]]:
-        """The pieces of a result.
+        """The segments of a result.
 
         `status` is what FastDeploy keeps of the answer, `in_call` whether a tool call has begun before.
         """
         after_mark: bool | None = None
-        pieces: list[list[int]] = []
-        joins = False  # whether a token may come to the last piece
+        segments: list[list[int]] = []
+        joins = False  # whether a token may come to the last segment
         for number, token in enumerate(ids):
             kind = self._kind_of(token)
             if kind == _BLANK and after_mark is None:
                 after_mark = self._is_after_mark(status)
             alone = in_call or kind >= _ALONE or (kind == _BLANK and after_mark)
             if joins and not alone and not (finished and number == len(ids) - 1):
-                pieces[-1].append(token)
+                segments[-1].append(token)
             else:
-                pieces.append([token])
+                segments.append([token])
             joins = not alone
             if kind != _BLANK:
                 after_mark = kind >= _ALONE
             in_call = in_call or (kind == _MAY_CALL and self.marks.call is not None)
-        return pieces
+        return segments
 
     def _kind_of(self, token: int) -> int:
         kind = self.kinds.get(token)
@@ -133,7 +133,9 @@ class Pieces:
 
     def _releases(self, token: int, status: Any) -> bool:
         """Whether a token is a mark, and text before it waits for the rest of a character."""
-        return token in self.marks.ids and status is not None and self.holds_text(self.tokenizer, status)
+        return (
+            token in self.marks.ids and status is not None and self.answers.hold_text(self.tokenizer, status)
+        )
 
 
 class Tokens:
@@ -143,13 +145,18 @@ class Tokens:
     speculation no results are joined there.
     """
 
-    def __init__(self, ids2tokens: Any) -> None:
-        self.is_left_to_fastdeploy = ids2tokens.is_left_to_fastdeploy
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
 
     def may_cut(self, response_dict: dict[str, Any]) -> bool:
         """Whether a result may be one that was joined."""
         ids = response_dict["outputs"]["token_ids"]
-        return type(ids) is list and len(ids) > 1 and are_expected() and not self.is_left_to_fastdeploy()
+        return (
+            type(ids) is list
+            and len(ids) > 1
+            and are_expected()
+            and not self.answers.are_left_to_fastdeploy()
+        )
 
     def process(
         self, streamed: Callable[..., Any], views: Any, response_dict: dict[str, Any], options: dict[str, Any]
@@ -158,7 +165,7 @@ class Tokens:
         *others, last = ([token] for token in response_dict["outputs"]["token_ids"])
         finished = response_dict["finished"]
         said = _sayer(streamed, response_dict, options)
-        parts = [said(views.chunk, piece) for piece in others]
+        parts = [said(views.chunk, segment) for segment in others]
         parts.append(said(views.end if finished else views.chunk, last, finished))
         return _whole(response_dict, options, parts)
 
@@ -166,10 +173,10 @@ class Tokens:
 def _sayer(
     streamed: Callable[..., Any], response_dict: dict[str, Any], options: dict[str, Any]
 ) -> Callable[..., dict[str, Any]]:
-    """A function that gives the outputs which FastDeploy's method makes of a piece of a result."""
+    """A function that gives the outputs which FastDeploy's method makes of a segment of a result."""
 
-    def said(view: Any, piece: list[int], is_last: bool = False) -> dict[str, Any]:
-        outputs = {**response_dict["outputs"], "token_ids": piece}
+    def said(view: Any, segment: list[int], is_last: bool = False) -> dict[str, Any]:
+        outputs = {**response_dict["outputs"], "token_ids": segment}
         outputs.pop("reasoning_token_num", None)
         part = {**response_dict, "finished": is_last, "outputs": outputs}
         answer: dict[str, Any] = streamed(view, part, **options)["outputs"]
@@ -179,7 +186,7 @@ def _sayer(
 
 
 def _whole(response_dict: dict[str, Any], options: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
-    """The response of the pieces that FastDeploy's method has made outputs of."""
+    """The response of the segments that FastDeploy's method has made outputs of."""
     shows_ids = getattr(options.get("request"), "return_token_ids", False)
     outputs = response_dict["outputs"]
     outputs.update(_joined(parts, shows_ids), token_ids=outputs["token_ids"])
@@ -187,7 +194,7 @@ def _whole(response_dict: dict[str, Any], options: dict[str, Any], parts: list[d
 
 
 def _joined(parts: list[dict[str, Any]], shows_ids: bool) -> dict[str, Any]:
-    """One result's outputs from those of its pieces.
+    """One result's outputs from those of its segments.
 
     `shows_ids`: whether the client gets the reasoning of a skipped result, too, as FastDeploy has it.
     """

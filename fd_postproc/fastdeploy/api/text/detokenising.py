@@ -1,0 +1,66 @@
+"""This module decodes new token ids into new text, by direct calls of the tokenizer library (`ways`)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ... import replacements
+from ...loading import is_serving
+from ...notes import NotPlain
+from .answers import Answers, keep
+
+METHOD = "ids2tokens"
+
+NEEDED_NAMES = frozenset({"decode_status", "tokenizer"})
+"""Names that it must use; an abstract method does not."""
+
+ARGUMENTS = ["self", "token_id", "task_id"]
+
+
+def install(module: Any) -> Callable[[], None]:
+    """Install the fast path in a module's data processors; return a function that restores.
+
+    NotPlain if none of the methods does what it is known to do.
+    """
+    classes = replacements.classes_that_define(module, METHOD)
+    if not classes:
+        raise NotPlain(f"{getattr(module, '__name__', 'its module')} defines no {METHOD}")
+    reasons = {cls: _unlike(vars(cls)[METHOD]) for cls in classes}
+    known = [cls for cls, reason in reasons.items() if not reason]
+    if not known:
+        raise NotPlain("; ".join(dict.fromkeys(reasons.values())))
+    changes = [change for cls in known for change in _changes(cls, getattr(module, "envs", None))]
+    return replacements.install("api detokenising", *changes)
+
+
+def _unlike(stock: Any) -> str:
+    """The difference of a method from the supported one, in words; empty if there is none."""
+    names = {*stock.__code__.co_names}
+    if [*inspect.signature(stock).parameters] != ARGUMENTS:
+        return f"{METHOD} takes other arguments"
+    return "" if names >= NEEDED_NAMES else f"{METHOD} keeps no state of answers"
+
+
+def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
+    """The replacements for a class's methods."""
+    stock, stock_init = vars(cls)[METHOD], cls.__init__
+    answers = Answers(stock, envs)
+
+    @functools.wraps(stock_init)
+    def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
+        stock_init(processor, *arguments, **options)
+        with contextlib.suppress(Exception):  # it is asked again at the first answer
+            if is_serving() and getattr(processor, "tokenizer", None) is not None:
+                answers.ways_of(processor.tokenizer)  # before the first client waits for it
+
+    @functools.wraps(stock)
+    def ids2tokens(processor: Any, token_id: Any, task_id: Any, releases: str = "") -> Any:
+        return answers.ids2tokens(processor, token_id, task_id, releases)
+
+    keep(ids2tokens, answers)
+    yield cls, "__init__", __init__
+    yield cls, METHOD, ids2tokens

@@ -1,0 +1,121 @@
+"""This module makes reasoning and tool parsers work at a constant cost a chunk (`views`)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ... import replacements
+from ...fallback import Guard
+from ...loading import is_serving
+from ...logs import api_log
+from ...notes import NotPlain
+from .answers import Answers, answers_of
+from .joined_results import withdraw
+from .views import STREAMED, Processors, keep
+
+PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
+WHOLE = "process_response_dict_normal"
+
+
+def install(module: Any) -> Callable[[], None]:
+    """Install views for a module's data processors; return a function that restores.
+
+    NotPlain if none of them has our ``ids2tokens``.
+    """
+    changes = []
+    for cls in replacements.classes_that_define(module, STREAMED):
+        answers = answers_of(vars(cls).get("ids2tokens"))
+        if answers is None:
+            continue
+        stock = {name: vars(cls)[name] for name in (STREAMED, WHOLE)}
+        changes += [(cls, name, method) for name, method in _methods(cls, stock, answers).items()]
+    if not changes:
+        raise NotPlain("ids2tokens is FastDeploy's own")
+    return replacements.install("api parsers", *changes)
+
+
+def _is_told_no_counts(request: Any) -> bool:
+    """Whether FastDeploy's handler drops the number of reasoning tokens: a stream without usage."""
+    cls = type(request)
+    return (
+        cls.__name__ == "ChatCompletionRequest"
+        and cls.__module__ == PROTOCOL
+        and getattr(request, "stream", None) is True
+        and getattr(request, "stream_options", ...) is None
+    )
+
+
+def _methods(cls: Any, stock: dict[str, Any], answers: Answers) -> dict[str, Any]:
+    """The replacements for a class's methods, by name."""
+    processors = Processors(cls, vars(cls)["ids2tokens"], answers, stock[STREAMED])
+    views_of = processors.views_of
+    streamed, whole, stock_init = stock[STREAMED], stock[WHOLE], cls.__init__
+    guard = Guard("api parsers", api_log, when_off=withdraw)
+
+    @functools.wraps(stock_init)
+    def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
+        stock_init(processor, *arguments, **options)
+        with contextlib.suppress(Exception):  # a subclass sets more: at the first answer
+            if is_serving():
+                views_of(processor)  # before the first client waits for it
+
+    @functools.wraps(streamed)
+    def process_response_dict_streaming(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
+        view, segments, is_asked, plain = processor, None, False, None
+        try:
+            if guard.is_on:
+                views = views_of(processor)
+                if views.uncounted is not None and _is_told_no_counts(kwargs.get("request")):
+                    views = views.uncounted
+                if response_dict["finished"]:
+                    view = views.end
+                else:
+                    view = views.chunk
+                    plain = views.plain if type(response_dict["outputs"]) is dict else None
+                if views.segments is not None and views.segments.may_cut(response_dict):
+                    segments = views.segments
+                elif guard.in_a_row:
+                    guard.worked()
+        except Exception as error:
+            guard.failed(error)
+            view, plain = processor, None
+        if plain is not None:
+            return plain(response_dict)
+        if segments is None:
+            return streamed(view, response_dict, **kwargs)
+
+        def asked(*arguments: Any, **options: Any) -> Any:
+            nonlocal is_asked
+            is_asked = True
+            return streamed(*arguments, **options)
+
+        try:
+            answer = segments.process(asked, views, response_dict, kwargs)
+            guard.worked()
+            return answer
+        except Exception as error:
+            if is_asked:  # the parsers have seen some of it; or it is FastDeploy's error
+                raise
+            guard.failed(error)
+            return streamed(view, response_dict, **kwargs)
+
+    @functools.wraps(whole)
+    def process_response_dict_normal(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
+        view = processor
+        try:
+            if guard.is_on:
+                views = views_of(processor)
+                view = views.last if response_dict["finished"] else views.part
+        except Exception as error:
+            guard.failed(error)
+        return whole(view, response_dict, **kwargs)
+
+    keep(process_response_dict_streaming, processors)
+    return {
+        "__init__": __init__,
+        STREAMED: process_response_dict_streaming,
+        WHOLE: process_response_dict_normal,
+    }
