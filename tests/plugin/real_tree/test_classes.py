@@ -49,7 +49,6 @@ print(json.dumps([verdict.error, verdict.accepted, left]))
 def test_the_differential_trial_is_equal_or_a_reason_is_given(tree):
     """With a record that knows nothing, so that everything is tried; older trees send results one by one."""
     serves(tree)
-    serves(tree, FD_USE_GET_SAVE_OUTPUT_V1="1")
     path = os.pathsep.join(map(str, (SHIM, tree, ROOT)))
     done = subprocess.run(
         [sys.executable, "-c", TRIAL, tree],

@@ -79,29 +79,37 @@ def test_answers_are_equal(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("channel", "over_zmq", "multimodal"),
-    [
-        *((channel, False, False) for channel in CHANNELS),
-        *((channel, True, False) for channel in CHANNELS if channel.startswith("spec")),
-        ("spec_topk", False, True),
-    ],
-)
-def test_answers_are_equal_on_each_channel(tmp_path, channel, over_zmq, multimodal):
-    """Over ZeroMQ as those of a queue, which FastDeploy itself does not answer there; of ERNIE-4.5-VL, too.
-
-    Its processor of prompts and tokens is another class, with the same seams.
-    """
-    if multimodal:
-        pytest.importorskip("moviepy", reason="FastDeploy's processor of ERNIE-4.5-VL imports it")
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_answers_are_equal_on_each_channel(tmp_path, channel):
     name, _, draft = channel.partition("-")
     wanted = tool().cases.cases(name, draft=bool(draft))
-    with running(tmp_path, channel, over_zmq, multimodal) as services:
-        for side_by_side in (8,) if over_zmq or multimodal else (1, 8):
+    with running(tmp_path, channel) as services:
+        for side_by_side in 1, 8:
             off, on = answers(services, wanted, side_by_side)
             assert tool().cases.differences(off, on, crowd=side_by_side > 1) == []
-        assert not over_zmq or "frames over ZeroMQ on channel" in services[1].log()
-        assert not multimodal or tool().watch.seams_left(services[1].metrics()) == []
+
+
+@pytest.mark.nightly
+def test_answers_of_a_multimodal_model_are_equal(tmp_path):
+    """Its processor of prompts and tokens is another class, with the same seams."""
+    pytest.importorskip("moviepy", reason="FastDeploy's processor of ERNIE-4.5-VL imports it")
+    wanted = tool().cases.cases("spec_topk")
+    with running(tmp_path, "spec_topk", multimodal=True) as services:
+        off, on = answers(services, wanted, 8)
+        assert tool().cases.differences(off, on, crowd=True) == []
+        assert tool().watch.seams_left(services[1].metrics()) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("channel", [channel for channel in CHANNELS if channel.startswith("spec")])
+def test_speculative_answers_over_zmq_are_those_of_a_queue(tmp_path, channel):
+    """FastDeploy itself answers none of them there."""
+    name, _, draft = channel.partition("-")
+    wanted = tool().cases.cases(name, draft=bool(draft))
+    with running(tmp_path, channel, over_zmq=True) as services:
+        off, on = answers(services, wanted, 8)
+        assert tool().cases.differences(off, on, crowd=True) == []
+        assert "frames over ZeroMQ on channel" in services[1].log()
 
 
 @pytest.mark.nightly
