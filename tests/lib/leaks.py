@@ -62,7 +62,9 @@ def _environment():
 def _end(child):
     """Let a child end, or kill it; whether it had to be."""
     for _ in range(int(100 * GRACE_S)):
-        with contextlib.suppress(ChildProcessError):
+        with contextlib.suppress(OSError):
+            if KEPT_BY_PYTHON in _command(child):  # it had no command line yet
+                return False
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 os.waitpid(child, os.WNOHANG)
                 return False

@@ -1,6 +1,7 @@
 """FastDeploy's dispatcher and ours after bad messages, full disks, lack of memory and a closed stream."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.api import connections, dispatcher, watchdog
 from fd_postproc.fastdeploy.seams import SEAMS
 from tests.lib.rows import each
+from tools.accept import virtual_time
 
 msgpack = pytest.importorskip("msgpack")
 prometheus_client = pytest.importorskip("prometheus_client")
@@ -85,11 +87,6 @@ class Manager:
 @pytest.fixture
 def utils(monkeypatch, tmp_path):
     """A module like ``openai.utils``, whose dispatcher is ours where `known` says so."""
-    monkeypatch.setattr(dispatcher, "DOWN_S", 0.05)
-    monkeypatch.setattr(dispatcher, "BIND_S", 0.0)
-    monkeypatch.setattr(
-        dispatcher, "Backoff", lambda **_: SimpleNamespace(failed=lambda: 0.0)
-    )  # no pause between two tries
     made = SimpleNamespace(
         msgpack=SimpleNamespace(unpackb=msgpack.unpackb), zmq=SimpleNamespace(PULL=7), recorded=[], streams=[]
     )
@@ -126,7 +123,7 @@ def utils(monkeypatch, tmp_path):
 
 
 def received(utils, items, names=("a",), method="_dispatch_batch_responses"):
-    """Groups by request, once the last of `items` has been read; the manager."""
+    """Whether the dispatcher is alive once all items have been read, and the groups by request."""
 
     async def run():
         manager = utils.DealerConnectionManager(utils, items)
@@ -134,21 +131,16 @@ def received(utils, items, names=("a",), method="_dispatch_batch_responses"):
         manager.request_map.update({name: asyncio.Queue() for name in names})
         queues = dict(manager.request_map)
         more = () if method == "_dispatch_batch_responses" else (manager.pull_client, 0)
-        task = asyncio.create_task(getattr(manager, method)(*more))
-        for _ in range(2000):
-            await asyncio.sleep(0.001)
-            if task.done() or not (manager.pull_client.items or dispatcher.down_dispatcher(client(manager))):
-                break
-        for _ in range(20):
-            await asyncio.sleep(0)
-        alive = not task.done()
+        task = asyncio.ensure_future(getattr(manager, method)(*more))
+        ended, _ = await asyncio.wait([task], timeout=100)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError):
             await task
         got = {name: [queue.get_nowait() for _ in range(queue.qsize())] for name, queue in queues.items()}
-        return alive, got
+        return not ended, got
 
-    return asyncio.run(run())
+    with virtual_time.Loop() as loop:
+        return loop.run_until_complete(run())
 
 
 def client(manager):
@@ -253,9 +245,7 @@ def test_a_closed_stream_ends_its_streams_and_is_opened_anew(utils):
     assert utils.streams == [(7, f"ipc://{utils.path}")]
 
 
-def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils, monkeypatch):
-    monkeypatch.setattr(dispatcher, "DOWN_S", 5.0)
-
+def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
     async def run():
         manager = Manager(utils, ())
         made = dispatcher.Dispatcher(manager, utils)
@@ -264,6 +254,7 @@ def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils, monk
             time=lambda: clock.now, call_later=lambda *call: clock.calls.append(call)
         )
         clock = SimpleNamespace(now=100.0, calls=[])
+        manager.request_map["a"] = asyncio.Queue()
         gauge = [value("unhealthy", reason="dispatcher")]
         assert watchdog._gone_watchdog(client(manager)) is None
         made.go_down("planted")
@@ -271,6 +262,7 @@ def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils, monk
         assert "planted" in watchdog._gone_watchdog(client(manager)).text
         clock.now += 3
         made.go_down("again")
+        assert manager.request_map["a"].qsize() == 1  # each stream is told once
         clock.now += 2
         made._end_alarm()  # the first one's: a later fault goes on
         gauge.append(value("unhealthy", reason="dispatcher"))

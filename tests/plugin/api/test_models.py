@@ -114,6 +114,7 @@ def test_lists_are_copied_when_given_and_kept_when_assigned():
         made.completion_token_ids = ids
         ids.append(3)
         assert made.prompt_token_ids == [1, 2]
+        assert made.model_dump()["completion_token_ids"] is not ids
         assert made.completion_token_ids is ids
         assert '"completion_token_ids":[1,2,3]' in made.model_dump_json()
 

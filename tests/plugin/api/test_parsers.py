@@ -52,12 +52,12 @@ def ours():
         assert vars(cls)[name] is vars(Processor)[name]
 
 
-def is_quick(processor):
-    return views.views_of(processor).chunk is not processor
-
-
 def is_plain(processor):
     return views.views_of(processor).plain is not None
+
+
+def is_quick(processor):
+    return views.views_of(processor).chunk is not processor
 
 
 def reasons():

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from fd_postproc.fastdeploy.api.text import joined_results, views, ways
+from fd_postproc.fastdeploy.api.text import joined_results, parsers, views, ways
 from fd_postproc.fastdeploy.notes import forget
 from tests.lib.restated_parsers import Processor, install, play, random_answer, result
 from tests.lib.rows import each
 
-STREAMED = views.STREAMED
+STREAMED = parsers.STREAMED
 
 
 class Stock(Processor):

@@ -13,13 +13,12 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
     PromptLogprobs,
     Texts,
     Unknown,
-    give_arrays,
     prompt_logprobs,
     unpack,
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from tests.lib.rows import each
-from tests.plugin.api.test_arrays import one_value
+from tests.plugin.api.test_arrays import one_value, packed  # noqa: F401  a fixture of each test
 from tests.restated.api import models
 from tests.restated.api.logprobs import Steps
 
@@ -59,13 +58,6 @@ def collected(value):
     made = []
     made.extend(value)
     return made
-
-
-@pytest.fixture(autouse=True)
-def packed():
-    give_arrays(True)
-    yield
-    give_arrays(False)
 
 
 def numbers(rows, width, seed, most=300):
