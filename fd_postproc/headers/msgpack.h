@@ -25,14 +25,6 @@ typedef struct {
 
 #define FDX_DEEPEST 64 /* levels of lists and dictionaries; msgpack itself takes some 500 */
 
-/* Of bytes with another content: the field is deprecated, but there is no other way to it. */
-#define FDX_FORGET_HASH(b) \
-    do { \
-        _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wdeprecated-declarations\"") \
-        ((PyBytesObject *)(b))->ob_shash = -1; \
-        _Pragma("GCC diagnostic pop") \
-    } while (0)
-
 static inline uint16_t fdm_swap16(uint16_t v) { return __builtin_bswap16(v); }
 
 static int fdm_begin(fdm_out *o, Py_ssize_t room)
@@ -72,65 +64,6 @@ static PyObject *fdm_end(fdm_out *o)
     o->bytes = NULL;
     fdm_give_up(o);
     return bytes;
-}
-
-#define FDX_SPARES 8
-
-/* Bytes that were handed out, kept for their memory.  A message of some 100 KB in each step would be given back to
- * the kernel as soon as it is freed, and fetched again page by page: half of the time that packing it takes.  A
- * socket that does not copy holds some of them until they are sent. */
-typedef struct {
-    struct { PyObject *bytes; Py_ssize_t room; } of[FDX_SPARES]; /* NULL: none */
-    int last;
-} fdm_spares;
-
-/* Begin in spare bytes without another owner, and that are not far too large; they grow. */
-static int fdm_begin_in(fdm_out *o, fdm_spares *spares, Py_ssize_t room)
-{
-    int i;
-    for (i = 0; i < FDX_SPARES; i++) {
-        PyObject *bytes = spares->of[i].bytes;
-        if (bytes == NULL || Py_REFCNT(bytes) != 1)
-            continue;
-        spares->of[i].bytes = NULL;
-        if (spares->of[i].room / 4 > room) {
-            Py_DECREF(bytes);
-            continue;
-        }
-        o->bytes = bytes;
-        o->at = (unsigned char *)PyBytes_AS_STRING(bytes);
-        o->n = 0;
-        o->room = spares->of[i].room;
-        return 0;
-    }
-    return fdm_begin(o, room);
-}
-
-/* The bytes, whose memory is kept for others; a new reference, or NULL. */
-static PyObject *fdm_end_in(fdm_out *o, fdm_spares *spares)
-{
-    PyObject *bytes = o->bytes;
-    int i;
-    if (bytes == NULL)
-        return NULL;
-    Py_SET_SIZE(bytes, o->n);
-    o->at[o->n] = 0;
-    FDX_FORGET_HASH(bytes);
-    for (i = 0; i < FDX_SPARES && spares->of[i].bytes; i++)
-        ;
-    i = i < FDX_SPARES ? i : (spares->last = (spares->last + 1) % FDX_SPARES);
-    Py_XSETREF(spares->of[i].bytes, Py_NewRef(bytes));
-    spares->of[i].room = o->room;
-    o->bytes = NULL;
-    fdm_give_up(o);
-    return bytes;
-}
-
-static void fdm_drop(fdm_spares *spares)
-{
-    int i;
-    for (i = 0; i < FDX_SPARES; i++)
-        Py_CLEAR(spares->of[i].bytes);
 }
 
 static int fdm_grow(fdm_out *o, Py_ssize_t more)

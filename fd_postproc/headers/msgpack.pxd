@@ -10,12 +10,6 @@ cdef extern from "fd_postproc/headers/msgpack.h":
         unsigned char *at
         Py_ssize_t n
 
-    ctypedef struct fdm_spares:
-        pass
-
-    int fdm_begin_in(fdm_out *o, fdm_spares *spares, Py_ssize_t room) except -1
-    object fdm_end_in(fdm_out *o, fdm_spares *spares)
-    void fdm_drop(fdm_spares *spares) noexcept
     int fdm_begin(fdm_out *o, Py_ssize_t room) except -1
     object fdm_end(fdm_out *o)
     void fdm_give_up(fdm_out *o) noexcept

@@ -1,13 +1,11 @@
 """Results packed without dictionaries: msgpack's own bytes, whatever is in them."""
 
-import ctypes
 import datetime
 import functools
 import gc
 import os
 import subprocess
 import sys
-import tracemalloc
 import weakref
 from types import SimpleNamespace
 from unittest import mock
@@ -346,67 +344,6 @@ def test_nothing_is_kept_of_what_was_packed(plan, messages):
     del marked
     gc.collect()
     assert gone() is None
-
-
-def sized(plan, size, name="one"):
-    """A batch, and its bytes."""
-    batch = [[result(plan, name, prompt="x" * size)]]
-    return batch, PACK([[one.to_dict() for one in some] for some in batch])
-
-
-def test_a_message_that_somebody_holds_stays_what_it_is(plan, messages):
-    batches = [sized(plan, 20_000 + 100 * k, str(k)) for k in range(20)]
-    held = [messages.pack(batch, PACK) for batch, _ in batches]
-    assert held == [whole for _, whole in batches]
-    views = [memoryview(messages.pack(batch, PACK)) for batch, _ in batches]
-    assert [bytes(view) for view in views] == held
-
-
-def test_one_that_nobody_holds_gives_its_memory_to_the_next(plan, messages):
-    batch, whole = sized(plan, 20_000)
-    assert len({id(messages.pack(batch, PACK)) for _ in range(5)}) == 1
-    held = messages.pack(batch, PACK)
-    assert messages.pack(batch, PACK) is not held
-    assert held == whole
-
-
-@each("size", [3, 19_000, 20_000, 21_000, 200_000, 2_000_000])
-def test_it_has_nothing_of_the_one_before(size, plan, messages):
-    hash(messages.pack(sized(plan, 20_000)[0], PACK))  # which is kept in the bytes
-    batch, whole = sized(plan, size, "two")
-    packed = messages.pack(batch, PACK)
-    assert packed == whole
-    assert hash(packed) == hash(whole)
-    assert ctypes.string_at(ctypes.c_char_p(packed), len(packed) + 1) == whole + b"\0"
-
-
-def test_a_message_made_while_another_is_made_has_its_own_memory(plan, messages):
-    inner, whole = sized(plan, 20_000)
-    messages.pack(inner, PACK)
-    got = []
-
-    def pack(value):
-        got.append(messages.pack(inner, PACK))
-        return PACK(value)
-
-    asked_for = type("Lists", (list,), {})([1])
-    outer = [[result(plan, "two", prompt=asked_for)], [result(plan, "three", prompt="y" * 20_000)]]
-    assert messages.pack(outer, pack) == PACK([[one.to_dict() for one in some] for some in outer])
-    assert len(got) == 1
-    assert all(one == whole for one in got)
-
-
-def test_memory_of_a_long_message_is_not_kept_by_short_ones(plan, messages):
-    long, short = sized(plan, 8_000_000)[0], sized(plan, 10)[0]
-    tracemalloc.start()
-    try:
-        messages.pack(long, PACK)
-        assert tracemalloc.get_traced_memory()[0] > 8_000_000
-        for _ in range(3):
-            messages.pack(short, PACK)
-        assert tracemalloc.get_traced_memory()[0] < 100_000
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.resident_memory

@@ -4,8 +4,7 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 from fd_postproc.headers.msgpack cimport (
-    fdm_begin_in, fdm_copy, fdm_drop, fdm_end, fdm_end_in, fdm_give_up, fdm_out, fdm_put_array, fdm_put_text,
-    fdm_spares,
+    fdm_begin, fdm_copy, fdm_end, fdm_give_up, fdm_out, fdm_put_array, fdm_put_text,
 )
 
 
@@ -30,7 +29,6 @@ cdef class Messages:
     cdef readonly Plan plan
     cdef readonly int64_t packed, asked
     cdef Py_ssize_t usual_size
-    cdef fdm_spares spares  # of the last messages
     cdef Py_ssize_t routing   # where a result has its routed experts; -1: nowhere
     cdef Py_ssize_t count_at  # the byte of a result's head that counts
 
@@ -38,9 +36,6 @@ cdef class Messages:
         self.plan = plan
         self.routing = _offset_of_experts(plan)
         self.count_at = 0 if plan.dicts is None or len(plan.dicts.keys) < 16 else 2
-
-    def __dealloc__(self):
-        fdm_drop(&self.spares)
 
     def pack(self, list batch not None, packb, arrays=None):
         """Pack the message.
@@ -63,7 +58,7 @@ cdef class Messages:
         cdef Py_ssize_t i, n = PyList_GET_SIZE(batch)
         cdef bint known = self._knows()
         _asked_for_arrays = arrays
-        fdm_begin_in(&out, &self.spares, max(self.usual_size + (self.usual_size >> 3), 4096))
+        fdm_begin(&out, max(self.usual_size + (self.usual_size >> 3), 4096))
         try:
             fdm_put_array(&out, n)
             for i in range(n):
@@ -77,14 +72,12 @@ cdef class Messages:
             fdm_give_up(&out)
 
     cdef object _end(self, fdm_out *out):
-        """The bytes; memory of a message with large arrays is not kept for others."""
+        """The bytes; a message with large arrays says nothing of the usual size."""
         global _array_bytes
-        cdef bint large = _array_bytes >= LARGE
+        if _array_bytes < LARGE:
+            self.usual_size = out.n
         _array_bytes = 0
-        if large:
-            return fdm_end(out)
-        self.usual_size = out.n
-        return fdm_end_in(out, &self.spares)
+        return fdm_end(out)
 
     cdef bint _knows(self):
         """Whether the dictionaries of our result classes are unchanged."""
