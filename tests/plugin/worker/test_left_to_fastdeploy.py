@@ -6,11 +6,10 @@ from prometheus_client import REGISTRY
 
 from fd_postproc.errors import UnfitNumber
 from fd_postproc.fastdeploy.logs import export_active
-from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS, Requests
-from tests.lib.worker_side import CHANNEL, lines, sampled, save
+from tests.lib.worker_side import CHANNEL, lines, receive_ours, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -51,7 +50,7 @@ def test_tensors_on_a_device(peer, raised_limits, double, plugged, monkeypatch, 
         double.model_executor__pre_and_post_process.save_output_normal(
             inputs.model, inputs.sampler, inputs.share
         )
-        requests.check(stock_ops.receive_ours("topk"))
+        requests.check(receive_ours("topk"))
         requests.preempted[:] = False  # the marks are gone after the first step
     assert plugged == ["save_output_topk"] * 3
     [line] = lines(log, "WARNING", "is left to")
@@ -68,12 +67,12 @@ def test_draft_logprobs_come_without_preempted_idx(raised_limits, double, plugge
     proposer = inputs.proposer | {"cu_batch_token_offset": inputs.sampler.cu_batch_token_offset}
     for _ in range(2):
         cuda.save_draft(inputs.sampler, proposer, 5, 0, False)
-        step = stock_ops.receive_ours("spec_topk")
+        step = receive_ours("spec_topk")
         assert (step.flag, step.batch) == (cuda.DRAFT, 5)
         assert step.rows == sum(count for count in step.counts if count > 0)
     assert plugged == []
     save(double, "spec_topk", requests)  # the same op object, FastDeploy's usual call
-    requests.check(stock_ops.receive_ours("spec_topk"))
+    requests.check(receive_ours("spec_topk"))
 
 
 def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log):
@@ -87,7 +86,7 @@ def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log
     assert "9 arguments" in line
     requests = sampled("spec_topk")
     save(double, "spec_topk", requests)
-    requests.check(stock_ops.receive_ours("spec_topk"))
+    requests.check(receive_ours("spec_topk"))
     assert len(given) == 2
 
 
@@ -114,7 +113,7 @@ def test_first_tokens_of_every_rank(channel, raised_limits, double, plugged):
     calls.save_output_specualate(
         inputs.sampler, inputs.model, inputs.share, inputs.proposer, 1, 0, True, is_mtp_prefill=True
     )
-    step = stock_ops.receive_ours(channel)
+    step = receive_ours(channel)
     assert list(step.counts) == [count + 1 if count > 0 else count for count in requests.counts]
     assert plugged == []
 
@@ -124,7 +123,7 @@ def test_a_bad_setting_loses_no_step(raised_limits, double, plugged, monkeypatch
     for seed in range(2):
         requests = sampled("topk", seed)
         save(double, "topk", requests)
-        requests.check(stock_ops.receive_ours("topk"))
+        requests.check(receive_ours("topk"))
     assert len(plugged) == 2
     [line] = lines(log, "WARNING", "is left to")
     assert "FD_POSTPROC_DIALECT='packd'" in line
@@ -139,7 +138,7 @@ def test_numbers_that_fit_no_message_are_not_given_to_fastdeploy(raised_limits, 
     assert plugged == []
     requests.counts[:] = 2
     save(double, "spec", requests)
-    requests.check(stock_ops.receive_ours("spec"))
+    requests.check(receive_ours("spec"))
 
 
 def test_a_removed_queue_costs_no_step(double, plugged, ops_queue):
@@ -147,7 +146,7 @@ def test_a_removed_queue_costs_no_step(double, plugged, ops_queue):
     ops_queue.open("plain").remove()
     requests = sampled("plain", 2)
     save(double, "plain", requests)
-    requests.check(stock_ops.receive_ours("plain"))
+    requests.check(receive_ours("plain"))
 
 
 def test_the_gauge_says_that_the_worker_side_is_in_use(raised_limits, double, plugged, monkeypatch):
@@ -175,7 +174,7 @@ def test_an_exception_of_ours(where, calls, raised_limits, double, plugged, monk
     requests = sampled("topk")
     for _ in range(3):
         save(double, "topk", requests)
-        requests.check(stock_ops.receive_ours("topk"))
+        requests.check(receive_ours("topk"))
         requests.preempted[:] = False
     assert plugged == ["save_output_topk"] * calls
     assert (op._state == "original") is (where == "before")
