@@ -49,11 +49,11 @@ def sampled(channel, seed=1, batch=5, cols=3):
     return Requests(np.random.default_rng(seed), batch, cols, 6, plain=False)
 
 
-def save(double, channel, requests, **keywords):
+def save(double, channel, requests, masks=None, **keywords):
     """What FastDeploy's worker does after sampling."""
     calls = double.model_executor__pre_and_post_process
     inputs = KINDS[channel](requests, tensor=Paddle().tensor)
-    inputs.share["last_preempted_idx"] = inputs.preempted
+    inputs.share["last_preempted_idx"], inputs.sampler.sampling_mask = inputs.preempted, masks
     if channel.startswith("spec"):
         calls.save_output_specualate(
             inputs.sampler, inputs.model, inputs.share, inputs.proposer, 0, 0, **keywords
@@ -61,6 +61,13 @@ def save(double, channel, requests, **keywords):
     else:
         calls.save_output_normal(inputs.model, inputs.sampler, inputs.share, **keywords)
     return inputs
+
+
+def arrives(double, channel, *which):
+    """A step of sampled requests, by seed, that is saved and received by our Receiver."""
+    requests = sampled(channel, *which)
+    save(double, channel, requests)
+    requests.check(receive_ours(channel))
 
 
 def restore_save_ops():

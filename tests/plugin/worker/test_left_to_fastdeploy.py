@@ -1,5 +1,8 @@
 """Which saves the worker side leaves to FastDeploy's own ops, and that no step is lost."""
 
+import queue
+from functools import partial
+
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
@@ -8,8 +11,8 @@ from fd_postproc.errors import UnfitNumber
 from fd_postproc.fastdeploy.logs import export_active
 from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
-from tests.lib.sampled_steps import KINDS, Requests
-from tests.lib.worker_side import CHANNEL, lines, receive_ours, sampled, save
+from tests.lib.sampled_steps import KINDS, Requests, collect
+from tests.lib.worker_side import CHANNEL, arrives, lines, receive_ours, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -84,10 +87,27 @@ def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log
     assert given == [tuple(range(9))] * 2
     [line] = lines(log, "WARNING", "are left to")
     assert "9 arguments" in line
-    requests = sampled("spec_topk")
-    save(double, "spec_topk", requests)
-    requests.check(receive_ours("spec_topk"))
+    arrives(double, "spec_topk")
     assert len(given) == 2
+
+
+@CHANNEL
+def test_masks_go_fastdeploys_way(channel, double, plugged, monkeypatch, raised_limits, log):
+    """Sampling masks beside a queue, whoever sends the tokens."""
+    plugged.anew()
+    log.clear()
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    waiting = queue.Queue()
+    for seed in range(4):
+        requests = sampled(channel, seed)
+        masks = [np.arange(slot) for slot in range(requests.batch)]
+        send = partial(save, double, channel, requests, masks, sampling_mask_async_queue=waiting)
+        [step] = collect(channel, send)
+        requests.check(step)
+        assert step.masks is None
+        assert waiting.get_nowait()[0] is masks
+    assert not plugged
+    assert not lines(log, "WARNING") + lines(log, "ERROR")
 
 
 @each("every_rank", [False, True])
@@ -121,9 +141,7 @@ def test_first_tokens_of_every_rank(channel, raised_limits, double, plugged):
 def test_a_bad_setting_loses_no_step(raised_limits, double, plugged, monkeypatch, log):
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "packd")
     for seed in range(2):
-        requests = sampled("topk", seed)
-        save(double, "topk", requests)
-        requests.check(receive_ours("topk"))
+        arrives(double, "topk", seed)
     assert len(plugged) == 2
     [line] = lines(log, "WARNING", "is left to")
     assert "FD_POSTPROC_DIALECT='packd'" in line
@@ -144,9 +162,7 @@ def test_numbers_that_fit_no_message_are_not_given_to_fastdeploy(raised_limits, 
 def test_a_removed_queue_costs_no_step(double, plugged, ops_queue):
     save(double, "plain", sampled("plain", 1))
     ops_queue.open("plain").remove()
-    requests = sampled("plain", 2)
-    save(double, "plain", requests)
-    requests.check(receive_ours("plain"))
+    arrives(double, "plain", 2)
 
 
 def test_the_gauge_says_that_the_worker_side_is_in_use(raised_limits, double, plugged, monkeypatch):

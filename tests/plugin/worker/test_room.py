@@ -15,7 +15,7 @@ from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS
 from tests.lib.waiting import until
-from tests.lib.worker_side import lines, receive_ours, sampled, save
+from tests.lib.worker_side import arrives, lines, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -80,9 +80,7 @@ def test_a_check_that_fails_loses_no_step(raised_limits, double, plugged, monkey
         raise OSError
 
     monkeypatch.setattr("fd_postproc.fastdeploy.worker.limit_check.kernel_limits", broken)
-    requests = sampled("plain")
-    save(double, "plain", requests)
-    requests.check(receive_ours("plain"))
+    arrives(double, "plain")
 
 
 @pytest.mark.realtime
