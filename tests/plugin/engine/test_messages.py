@@ -294,6 +294,8 @@ def test_results_of_steps(channel, rig_of):
     for turn in range(6):
         if turn == 3:
             rig.requests["b"].metrics.preempted_count = 7  # another request's steps are not touched by it
+            # as a prefill node has sent them
+            rig.requests["c"].metrics.speculate_metrics = {"accepted_tokens": 2, "heads": [1, 0.5]}
         rig.step()
     rig.step({0: [2], 1: [50]})
     assert packed.difference is None

@@ -198,7 +198,10 @@ cdef class DictMaker:
     # ---- the same as bytes ---------------------------------------------------------------------------
 
     cdef Pattern pattern_of(self, values):
-        """The dictionary with these values, in the order of the keys; None if msgpack cannot pack it."""
+        """The dictionary with these values, in the order of the keys; None if msgpack cannot pack it.
+
+        A request on a decode node has its prefill node's statistics, a dictionary.
+        """
         cdef fdm_out out
         cdef PyObject *value
         cdef int done = 1
@@ -211,10 +214,7 @@ cdef class DictMaker:
                 value = <PyObject *>one
                 done = done and fdm_put_any(&out, <PyObject *>key, NULL, 0)
                 places.append(out.n)
-                if self.plain_only:
-                    done = done and fdm_put_plain(&out, value)
-                else:
-                    done = done and fdm_put_any(&out, value, NULL, 0)
+                done = done and fdm_put_any(&out, value, NULL, 0)
                 places.append(out.n)
             return Pattern.of(fdm_end(&out), places) if done else None
         finally:

@@ -107,15 +107,32 @@ cdef class Handover:
     def take(self):
         """Wait for results: lists by request, maybe none; None if the scheduler must.
 
+        On a decode node FastDeploy puts an empty list into the scheduler every millisecond, which wakes who
+        waits there.  So after one wake for nothing the sender waits for what is put here, and looks every
+        `POLL` seconds for what others have put.
+
         If it raises, everything is still in the scheduler's tables, or waits for the interval.
         """
         if not self._is_stock("get_results", self.get_results):
             if self.is_taken:
                 self.release()
             return None
-        with self.scheduler.mutex:
-            responses = self._wait()
-            if responses is None:
+        scheduler = self.scheduler
+        timeout, begin = scheduler.wait_response_timeout, monotonic()
+        looks = 0
+
+        def look():
+            nonlocal looks
+            looks += 1
+            return self._look() or looks > 1  # True: woken for nothing, or too late
+
+        with scheduler.responses_not_empty:
+            self.is_taken = self.interval is not None
+            responses = scheduler.responses_not_empty.wait_for(look, min(timeout, self._due() - begin))
+            while responses is True and (now := monotonic()) < begin + timeout:
+                self.steps_not_empty.wait(min(begin + timeout, self._due(), now + POLL) - now)
+                responses = self._look() or True
+            if responses is True or not responses:
                 return {}
             try:
                 taken_out = self._by_request(responses)
@@ -150,33 +167,19 @@ cdef class Handover:
         self._notify()
         return 0
 
-    cdef object _wait(self):
-        """Wait for responses and take them out of the table; None if none came in the scheduler's time.
+    cdef object _look(self):
+        """Take responses out of the table; None if none are there."""
+        scheduler = self.scheduler
+        if self.interval is not None:
+            self.interval.rejoin(scheduler.responses)
+            self.interval.release(scheduler.responses, monotonic())
+        responses = scheduler.responses
+        scheduler.responses, scheduler.batch_responses_per_step = {}, []
+        return responses or None
 
-        On a decode node FastDeploy puts an empty list into the scheduler every millisecond, which wakes who
-        waits there.  So after one wake for nothing the sender waits for what is put here, and looks every
-        `POLL` seconds for what others have put.
-        """
-        scheduler, interval = self.scheduler, self.interval
-        self.is_taken = interval is not None
-        cdef bint is_woken_for_nothing = False
-        cdef double now = monotonic()
-        cdef double end = now + scheduler.wait_response_timeout
-        cdef double due
-        while True:
-            if interval is not None:
-                interval.rejoin(scheduler.responses)
-                interval.release(scheduler.responses, now)
-            responses = scheduler.responses
-            scheduler.responses, scheduler.batch_responses_per_step = {}, []
-            if responses or now >= end:
-                return responses or None
-            due = end if interval is None else min(end, interval.due())
-            if is_woken_for_nothing:
-                self.steps_not_empty.wait(min(due - now, POLL))
-            else:
-                is_woken_for_nothing = scheduler.responses_not_empty.wait(due - now)
-            now = monotonic()
+    cdef double _due(self) except? -1:
+        """When to look again, whoever puts something."""
+        return float("inf") if self.interval is None else self.interval.due()
 
     cdef int _notify(self) except -1:
         """Wake whoever waits for responses."""
