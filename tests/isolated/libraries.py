@@ -32,7 +32,7 @@ MATRIX = [
     *(("starlette", version, STREAMS) for version in ("0.37.2", "0.46.2", "")),
     *(("uvicorn", version, STREAMS) for version in ("0.29.0", "")),
     ("uvloop", "", STREAMS),
-    ("prometheus_client", "0.20.0", (ENGINE / "test_reporter.py", ENGINE / "test_named_metrics.py")),
+    ("prometheus_client", "0.20.0", (ENGINE / "test_reporter.py", ENGINE / "test_observers.py")),
 ]
 REPORT = "import runpy; runpy.run_module('fd_postproc.fastdeploy.report', run_name='__main__')"
 

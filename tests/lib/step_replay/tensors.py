@@ -5,8 +5,7 @@ import numpy as np
 from tests import reference
 from tests.restated.workload import flat_view
 
-MOST = 6
-COUNTS = 12  # where the counts of a message with log-probabilities begin
+MOST, TARGET = 6, 3
 
 
 def fill(channel, tensors, payload):
@@ -17,13 +16,13 @@ def fill(channel, tensors, payload):
     arrays = [flat_view(tensor) for tensor in tensors]
     if channel == "spec":  # the op copies all cells
         arrays[0][:] = np.frombuffer(payload, "<i4", len(arrays[0]))
-    elif channel == "spec_topk":
+    elif channel == "spec_topk":  # the reference refuses counts and types that the op believes
         words = np.frombuffer(bytearray(payload), "<i4")
-        counts = words[3 : 3 + words[2]]
-        claimed = counts.copy()
-        np.minimum(counts, MOST, out=counts)
+        claimed = words[: 3 + words[2]].copy()
+        words[1] = words[1] & ~0xFF | TARGET
+        np.minimum(words[3 : len(claimed)], MOST, out=words[3 : len(claimed)])
         reference.fill(words.tobytes(), channel, *arrays)
-        arrays[0][3 : 3 + len(claimed)] = claimed
+        arrays[0][: len(claimed)] = claimed
     else:
         reference.fill(payload, channel, *arrays)
 

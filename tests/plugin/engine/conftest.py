@@ -63,6 +63,19 @@ def engine():
 
 
 @pytest.fixture
+def delivery(plan, engine):
+    """What takes the engine's results and sends them; four requests, of two processes and of none."""
+    service, name = type(engine), "_zmq_send_generated_tokens"
+    made = imported("fd_postproc.fastdeploy.engine.delivery.delivery").Delivery(plan, engine.scheduler)
+    setattr(service, name, made.stock.loop)  # whatever earlier tests have left
+    engine.scheduler.requests.update(dict.fromkeys("abcd"))
+    engine.request_worker_map.update(a=1, b=2, c=1)
+    yield made
+    made.end()
+    assert vars(service)[name] is made.stock.loop
+
+
+@pytest.fixture
 def plan():
     """What the plug-in knows of the classes of FastDeploy's results."""
     return plugin_class().plan

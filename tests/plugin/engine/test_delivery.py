@@ -1,4 +1,4 @@
-"""A step's results on their way into FastDeploy's scheduler, and its tokens into the scheduler's log."""
+"""Results on their way into FastDeploy's scheduler and to its sender; tokens in the scheduler's log."""
 
 import logging
 import threading
@@ -171,3 +171,69 @@ def test_tokens_of_requests_that_decode_are_told(rig_of, fallbacks):
     told.lock, before = None, fallbacks("decode log")  # it fails when it counts
     assert rig.step({0: [13]})["a"][0].outputs.token_ids == [13]
     assert (rig.escaped, fallbacks("decode log")) == ([], before + 1)
+
+
+# ---- FastDeploy's sender waits in the scheduler until results are put ---------------------------------
+
+STOCK = 0.001
+
+
+@pytest.fixture
+def wake_up():
+    return imported("fd_postproc.fastdeploy.engine.delivery.wake_up")
+
+
+def test_the_wait_is_long_and_given_back_unless_another_one_is_there(scheduler, wake_up):
+    one = wake_up.WakeUp(scheduler)
+    assert "0.5 s instead of 0.001 s" in one.begin()
+    assert scheduler.wait_response_timeout == wake_up.LONGEST_WAIT_S
+    assert one.begin() == ""  # again: nothing to do
+    for _ in range(2):
+        one.end()
+        assert scheduler.wait_response_timeout == STOCK
+    assert one.begin()
+    scheduler.wait_response_timeout = 7.0  # by somebody else
+    one.end()
+    assert wake_up.WakeUp(scheduler).begin() == ""
+    assert scheduler.wait_response_timeout == 7.0
+
+
+@each("value, kept", [("1", True), ("0", False), ("", False)])
+def test_the_environment_may_keep_fastdeploys(value, kept, plan, scheduler, wake_up, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_KEEP_POLLING", value)
+    one = wake_up.WakeUp(scheduler)
+    one.begin()
+    assert (scheduler.wait_response_timeout == STOCK) is kept
+    one.end()
+
+
+def test_which_scheduler_waits(scheduler, wake_up):
+    """The one inside a data-parallel scheduler, too; what is none is left alone."""
+    assert wake_up.waits_in(SimpleNamespace(_scheduler=scheduler, put_results=None)) is scheduler
+    values = {"wait_response_timeout": 1.0}, {"_scheduler": 1}, {}
+    for what in (None, object(), *(SimpleNamespace(**value) for value in values)):
+        assert wake_up.waits_in(what) is None
+
+
+def test_a_token_processor_that_runs_has_made_it_long(scheduler, started, log):
+    def prepare(rig):
+        rig.processor.cached_generated_tokens = scheduler
+        assert scheduler.wait_response_timeout == STOCK
+
+    rig = started("topk", prepare=prepare)
+    assert scheduler.wait_response_timeout > 100 * STOCK
+    assert "results are sent when they are put" in log.text
+    rig.processor.stop(60)
+    assert scheduler.wait_response_timeout == STOCK
+
+
+def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(started, fallbacks):
+    class Odd:
+        @property
+        def wait_response_timeout(self):
+            raise RuntimeError("not now")
+
+    before = fallbacks("wake-up")
+    rig = started("topk", prepare=lambda rig: setattr(rig.processor, "cached_generated_tokens", Odd()))
+    assert rig.processor.worker.is_alive()
+    assert fallbacks("wake-up") == before + 1

@@ -35,17 +35,6 @@ class Failing:
         return self.stock(*arguments, **named)
 
 
-@pytest.fixture
-def delivery(plan, engine):
-    service = double.engine__common_engine.EngineService
-    made = imported(DELIVERY).Delivery(plan, engine.scheduler)
-    setattr(service, LOOP, made.stock.loop)
-    engine.scheduler.requests.update(dict.fromkeys("abcd"))
-    engine.request_worker_map.update(a=1, b=2, c=1, d=1)
-    yield made
-    made.end()
-
-
 def sent(engine):
     """Tokens by request, as they came."""
     got = {}

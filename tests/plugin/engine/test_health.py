@@ -327,6 +327,8 @@ def test_before_the_start_while_nothing_comes_and_after_the_end(started):
 
     rig, before = Rig("plain", ["a"]), watching()
     assert rig.processor.healthy()
+    rig.processor.resource_manager = None  # before the engine gives it one
+    assert rig.processor.healthy()
     rig.close()
     rig = started()
     assert rig.processor.healthy()

@@ -1,14 +1,15 @@
-"""Who looks at requests besides their clients sees the same: tracing, the benchmark logger, routing replay.
+"""Who looks at requests besides their clients sees the same: tracing, benchmark logger, routing, metrics.
 
 Each scenario runs on FastDeploy's class and on the plug-in's.
 """
 
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from tests.lib.fakes import Clock
-from tests.lib.plugged import plugin_class, stock_class
+from tests.lib.plugged import new_class, plugin_class, stock_class
 from tests.lib.quiet import imported
 from tests.lib.rig import END
 from tests.lib.rows import each
@@ -137,3 +138,40 @@ def test_routing_for_a_store_is_gathered_before_the_blocks_are_freed(run):
         return finished
 
     assert stored(plugin_class()) == stored(stock_class()) == [("a_0", [4, 8], 12), ("c_0", [6, 10], 10)]
+
+
+# ---- Metrics that are updated by name: FastDeploy's pull request #7865 -------------------------------------
+
+STEPS = (  # tokens by slot; 2 ends a request
+    {0: [3], 1: [3], 2: [3]},
+    {0: [4], 1: [4], 2: [4]},
+    {0: [5], 1: [2], 2: [5]},
+    {0: [6], 2: [6]},
+)
+
+
+class ByName(SimpleNamespace):
+    """FastDeploy's metrics then, on the usual ones; which names were given."""
+
+    def obs_value(self, name, value, labelvalues=None):
+        self.names.append(name)
+        getattr(self, name).observe(value)
+
+
+def test_every_sample_is_that_of_metrics_without_names(rig_of, monkeypatch):
+    module, seen = imported("fastdeploy.output.token_processor"), []
+    metrics, samples = module.main_process_metrics, imported("tests.lib.step_replay.record").Samples
+    for named in (False, True):
+        clock = Clock()
+        monkeypatch.setattr(time, "time", clock.time)
+        rig = rig_of("plain", ["a", "b", "c"], cls=new_class())
+        told = ByName(**vars(metrics), names=[])
+        monkeypatch.setattr(module, "main_process_metrics", told if named else metrics)
+        for tokens in STEPS:
+            rig.through_tensors(tokens)
+            clock.sleep(0.03)
+        monkeypatch.undo()
+        seen.append(samples().update())
+        assert rig.processor.parts.journal.failed == set()
+    assert seen[1] == seen[0]
+    assert told.names == ["request_token_ratio"]

@@ -17,7 +17,7 @@ from fd_postproc.fastdeploy.worker import split_frames, streams
 from fd_postproc.fastdeploy.worker.split_frames import FramePiece, Runner, cut
 from tests.lib.plugged import plugin_class, take
 from tests.lib.quiet import imported
-from tests.plugin.engine.test_streamed_steps import names, some
+from tests.plugin.engine.test_socket_loop import names, some
 from tests.reference.streams import open_streamed
 
 pytestmark = pytest.mark.framework

@@ -28,20 +28,8 @@ def service():
 
 
 @pytest.fixture
-def loop(plan, service):
-    scheduler = double.scheduler__local_scheduler.LocalScheduler()
-    made = imported("fd_postproc.fastdeploy.engine.delivery.delivery").Delivery(plan, scheduler)
-    setattr(service, LOOP, made.stock.loop)  # whatever earlier tests have left
-    yield made
-    made.end()
-    assert vars(service)[LOOP] is made.stock.loop
-
-
-@pytest.fixture
-def engine(engine):
-    engine.scheduler.requests.update(dict.fromkeys("abcd"))
-    engine.request_worker_map.update(a=1, b=2, c=1)
-    return engine
+def loop(delivery):
+    return delivery
 
 
 def both(plan, loop, engine, *steps):

@@ -1,8 +1,10 @@
-"""FastDeploy's recorded steps, replayed on the plug-in's class: golden_steps/README.md.
+"""FastDeploy's recorded steps on the plug-in's class (golden_steps/README.md), and random ones on both.
 
 Events are judged by the recording.  A marked event is a defect of FastDeploy's: from there on
 ``outcomes.gz`` says what is right, alone after a step that FastDeploy lost.
 """
+
+from collections import Counter
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rows import each
 from tests.lib.step_replay.traces import Trace, tables, trace_names
+from tools.accept import classes, random_steps
 
 pytestmark = pytest.mark.framework
 
@@ -78,6 +81,26 @@ def test_step_traces_through_a_queue_and_the_receive_loop(name, raised_limits, o
     processor.stop(0)
     assert processor.counters.malformed == (name == "spec_h_count_7")
     assert processor.counters.lost_steps == 0
+
+
+# ---- Random steps in every channel and role -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [16, pytest.param(2000, marks=pytest.mark.nightly)])
+def test_random_steps_are_equal_on_the_plugin(count, monkeypatch):
+    """A difference comes with the number of its script, which is all that the script is made of."""
+    monkeypatch.setattr("tools.accept.trial._BETWEEN_STEPS", 0.0)
+    with classes.trusting():
+        pair, facts = classes.prepared(imported("fastdeploy.output.token_processor"))
+        kinds, found = Counter(), {}
+        with pair[0].box:
+            for number in range(count):
+                script = random_steps.script(number, facts)
+                kinds[script.channel, script.role] += 1
+                if difference := classes.first_difference_in(script, *pair, facts):
+                    found[script.name] = difference
+    assert found == {}
+    assert len(kinds) == 4 * len({*random_steps.SPLITWISE_ROLES})
 
 
 # ---- The judges notice ---------------------------------------------------------------------------------

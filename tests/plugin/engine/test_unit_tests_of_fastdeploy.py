@@ -36,7 +36,7 @@ def bare(cls, channel, names=("a", "b")):
 
 
 def outcome(cls, channel, change=None):
-    """What such an object does in some steps; None where one raises or ends a request with an error."""
+    """What such an object does in some steps; None where one raises, delivers nothing, or an error."""
     rig = bare(cls, channel)
     finalizer = rig.processor._finalizer
     steps = [({0: [5, 6], 1: [8, 9]}, 3), ({0: [3], 1: [4]}, DRAFT), ({0: [10], 1: [END, 11]}, 3)]
@@ -56,7 +56,11 @@ def outcome(cls, channel, change=None):
     finally:
         finalizer()
     failed = any(result["error_code"] == 500 for results in puts for result in results)
-    return None if failed else (puts, [task.output_token_ids for task in rig.requests.values()], state)
+    return (
+        None
+        if failed or not puts
+        else (puts, [task.output_token_ids for task in rig.requests.values()], state)
+    )
 
 
 def as_good(channel, change=None):

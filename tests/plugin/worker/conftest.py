@@ -3,9 +3,8 @@
 import pytest
 
 from fd_postproc.fastdeploy.worker import entry as worker
-from tests.lib import stock_ops
 from tests.lib.quiet import Double, imported
-from tests.lib.worker_side import Called, restore_save_ops
+from tests.lib.worker_side import STOCK_OPS, Called, restore_save_ops
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def originals(double, monkeypatch):
         double.spec_decode__mtp,
         double.spec_decode__mtp_cuda,
     ]
-    for name, op in stock_ops.SAVE_OPS.items():
+    for name, op in STOCK_OPS.items():
 
         def save(*arguments, name=name, op=op):
             called.append(name)

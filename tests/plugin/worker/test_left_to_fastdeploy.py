@@ -1,16 +1,18 @@
 """Which saves the worker side leaves to FastDeploy's own ops, and that no step is lost."""
 
+import queue
+from functools import partial
+
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
 from fd_postproc.errors import UnfitNumber
 from fd_postproc.fastdeploy.logs import export_active
-from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
-from tests.lib.sampled_steps import KINDS, Requests
-from tests.lib.worker_side import CHANNEL, lines, sampled, save
+from tests.lib.sampled_steps import KINDS, Requests, collect
+from tests.lib.worker_side import CHANNEL, arrives, lines, receive_ours, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -51,7 +53,7 @@ def test_tensors_on_a_device(peer, raised_limits, double, plugged, monkeypatch, 
         double.model_executor__pre_and_post_process.save_output_normal(
             inputs.model, inputs.sampler, inputs.share
         )
-        requests.check(stock_ops.receive_ours("topk"))
+        requests.check(receive_ours("topk"))
         requests.preempted[:] = False  # the marks are gone after the first step
     assert plugged == ["save_output_topk"] * 3
     [line] = lines(log, "WARNING", "is left to")
@@ -68,12 +70,12 @@ def test_draft_logprobs_come_without_preempted_idx(raised_limits, double, plugge
     proposer = inputs.proposer | {"cu_batch_token_offset": inputs.sampler.cu_batch_token_offset}
     for _ in range(2):
         cuda.save_draft(inputs.sampler, proposer, 5, 0, False)
-        step = stock_ops.receive_ours("spec_topk")
+        step = receive_ours("spec_topk")
         assert (step.flag, step.batch) == (cuda.DRAFT, 5)
         assert step.rows == sum(count for count in step.counts if count > 0)
     assert plugged == []
     save(double, "spec_topk", requests)  # the same op object, FastDeploy's usual call
-    requests.check(stock_ops.receive_ours("spec_topk"))
+    requests.check(receive_ours("spec_topk"))
 
 
 def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log):
@@ -85,10 +87,27 @@ def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log
     assert given == [tuple(range(9))] * 2
     [line] = lines(log, "WARNING", "are left to")
     assert "9 arguments" in line
-    requests = sampled("spec_topk")
-    save(double, "spec_topk", requests)
-    requests.check(stock_ops.receive_ours("spec_topk"))
+    arrives(double, "spec_topk")
     assert len(given) == 2
+
+
+@CHANNEL
+def test_masks_go_fastdeploys_way(channel, double, plugged, monkeypatch, raised_limits, log):
+    """Sampling masks beside a queue, whoever sends the tokens."""
+    plugged.anew()
+    log.clear()
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    waiting = queue.Queue()
+    for seed in range(4):
+        requests = sampled(channel, seed)
+        masks = [np.arange(slot) for slot in range(requests.batch)]
+        send = partial(save, double, channel, requests, masks, sampling_mask_async_queue=waiting)
+        [step] = collect(channel, send)
+        requests.check(step)
+        assert step.masks is None
+        assert waiting.get_nowait()[0] is masks
+    assert not plugged
+    assert not lines(log, "WARNING") + lines(log, "ERROR")
 
 
 @each("every_rank", [False, True])
@@ -114,7 +133,7 @@ def test_first_tokens_of_every_rank(channel, raised_limits, double, plugged):
     calls.save_output_specualate(
         inputs.sampler, inputs.model, inputs.share, inputs.proposer, 1, 0, True, is_mtp_prefill=True
     )
-    step = stock_ops.receive_ours(channel)
+    step = receive_ours(channel)
     assert list(step.counts) == [count + 1 if count > 0 else count for count in requests.counts]
     assert plugged == []
 
@@ -122,9 +141,7 @@ def test_first_tokens_of_every_rank(channel, raised_limits, double, plugged):
 def test_a_bad_setting_loses_no_step(raised_limits, double, plugged, monkeypatch, log):
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "packd")
     for seed in range(2):
-        requests = sampled("topk", seed)
-        save(double, "topk", requests)
-        requests.check(stock_ops.receive_ours("topk"))
+        arrives(double, "topk", seed)
     assert len(plugged) == 2
     [line] = lines(log, "WARNING", "is left to")
     assert "FD_POSTPROC_DIALECT='packd'" in line
@@ -139,15 +156,13 @@ def test_numbers_that_fit_no_message_are_not_given_to_fastdeploy(raised_limits, 
     assert plugged == []
     requests.counts[:] = 2
     save(double, "spec", requests)
-    requests.check(stock_ops.receive_ours("spec"))
+    requests.check(receive_ours("spec"))
 
 
 def test_a_removed_queue_costs_no_step(double, plugged, ops_queue):
     save(double, "plain", sampled("plain", 1))
     ops_queue.open("plain").remove()
-    requests = sampled("plain", 2)
-    save(double, "plain", requests)
-    requests.check(stock_ops.receive_ours("plain"))
+    arrives(double, "plain", 2)
 
 
 def test_the_gauge_says_that_the_worker_side_is_in_use(raised_limits, double, plugged, monkeypatch):
@@ -175,7 +190,7 @@ def test_an_exception_of_ours(where, calls, raised_limits, double, plugged, monk
     requests = sampled("topk")
     for _ in range(3):
         save(double, "topk", requests)
-        requests.check(stock_ops.receive_ours("topk"))
+        requests.check(receive_ours("topk"))
         requests.preempted[:] = False
     assert plugged == ["save_output_topk"] * calls
     assert (op._state == "original") is (where == "before")

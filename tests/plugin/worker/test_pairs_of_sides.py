@@ -4,9 +4,17 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc.fastdeploy.worker import entry as worker
-from tests.lib import stock_ops
 from tests.lib.rows import each
-from tests.lib.worker_side import LOGPROBS, lines, restore_save_ops, sampled, save
+from tests.lib.worker_side import (
+    LOGPROBS,
+    Nothing,
+    lines,
+    receive,
+    receive_ours,
+    restore_save_ops,
+    sampled,
+    save,
+)
 
 pytestmark = pytest.mark.framework
 
@@ -19,7 +27,7 @@ def receiver(originals, patch, engine_ours, worker_ours):
     originals.clear()
     if worker_ours:
         worker.register()
-    return stock_ops.receive_ours if engine_ours else stock_ops.receive
+    return receive_ours if engine_ours else receive
 
 
 PAIRS = [  # each channel with each engine and each worker; what is compact, with both
@@ -64,9 +72,9 @@ def test_frames_left_behind_do_no_harm_after_the_plug_in_is_turned_off(
     monkeypatch.delenv("FD_POSTPROC_PEER")
     requests = sampled(channel, 5)
     save(double, channel, requests)
-    requests.check(stock_ops.receive(channel))
-    with pytest.raises(stock_ops.Nothing):
-        stock_ops.receive(channel, patience=0)
+    requests.check(receive(channel))
+    with pytest.raises(Nothing):
+        receive(channel, patience=0)
 
 
 @LOGPROBS

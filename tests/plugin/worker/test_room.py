@@ -11,12 +11,11 @@ from fd_postproc.errors import MessageTooBig
 from fd_postproc.fastdeploy.logs import fastdeploy_log as log_of_fastdeploy
 from fd_postproc.fastdeploy.worker.limit_check import check_room
 from fd_postproc.ops import watch as watch_module
-from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS
 from tests.lib.waiting import until
-from tests.lib.worker_side import lines, sampled, save
+from tests.lib.worker_side import arrives, lines, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -81,9 +80,7 @@ def test_a_check_that_fails_loses_no_step(raised_limits, double, plugged, monkey
         raise OSError
 
     monkeypatch.setattr("fd_postproc.fastdeploy.worker.limit_check.kernel_limits", broken)
-    requests = sampled("plain")
-    save(double, "plain", requests)
-    requests.check(stock_ops.receive_ours("plain"))
+    arrives(double, "plain")
 
 
 @pytest.mark.realtime

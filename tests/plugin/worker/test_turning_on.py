@@ -60,6 +60,13 @@ def test_on_and_off(double, plugged):
     assert logs._forward not in logging.getLogger("fd_postproc").handlers
 
 
+def test_it_falls_back_on_request(double, originals, log, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
+    worker.register()
+    assert not isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
+    assert lines(log, "INFO", "FD_POSTPROC_DISABLE")
+
+
 def test_unreadable_switches_are_said_and_are_safe(double, originals, log, monkeypatch):
     for name in ("CHECKSUM", "FLIGHT_TOKENS", "KEEP_STALE"):
         monkeypatch.setenv(f"FD_POSTPROC_{name}", "perhaps")
