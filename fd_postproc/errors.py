@@ -68,6 +68,8 @@ class MalformedMessage(ValueError):
             return f"request {self.index} has the token {value}; below {bound} it is a code, not a token"
         if self.field == "number":
             return f"the tensors hold {value}, which does not fit 32 bits (at most {bound})"
+        if self.field == "mtype" and value == 1:
+            return f"it is a compact frame, given as message type 1: give mtype={bound}"
         if self.field == "mtype":
             return f"message type {shown(value)}, expected {bound}; another program is writing to this queue"
         if self.field == "checksum":

@@ -188,7 +188,10 @@ class RecordingWriter:
                 _remove_regular(self.path)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o600)
-        self._can_seek = stat.S_ISREG(os.fstat(self._fd).st_mode)
+        try:
+            self._can_seek = stat.S_ISREG(os.fstat(self._fd).st_mode)
+        except OSError as error:  # no such descriptor
+            raise OSError(error.errno, error.strerror, self.path) from None
         self._start = os.lseek(self._fd, 0, os.SEEK_CUR) if self._can_seek else 0
         try:
             self._append(header + _CRC.pack(_crc(header)))

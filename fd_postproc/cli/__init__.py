@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 done, 1 failed, 2 wrong usage.  'fd-postproc COMMAND --help' has examples.",
     )
     parser.add_argument("--version", action="version", version=f"fd-postproc {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name in COMMANDS:
         module = importlib.import_module(f".{name}", __name__)
         command = commands.add_parser(
@@ -59,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     It is 0 done, 1 failed (one line on stderr says why), 130 interrupted.  Wrong usage leaves by SystemExit
     with status 2, as argparse does.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see the package's __init__
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     # NumPy's OpenBLAS makes a thread a processor, and sends SIGINT where memory is too short for that.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in ("stdout", "stderr"):
@@ -74,7 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             )  # a terminal without UTF-8 gets question marks, not a traceback
     logging.basicConfig(format="fd-postproc: %(message)s", level=logging.WARNING)
     try:
-        args = _parser().parse_args(argv)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see the package's __init__
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        parser = _parser()
+        args = parser.parse_args(argv)
+        if args.command is None:  # argparse's own check says so of a misspelt option, too
+            parser.error("the following arguments are required: COMMAND")
         if args.command != "doctor" and (why := CHECKSUM.complaint):  # what a queue's frames depend on
             return _failed(args.command, why)
         status: int = args.run(args)
@@ -87,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("fd-postproc: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except OSError as error:
-        where = "" if error.filename is None else f"{error.filename}: "
+        where = "" if error.filename is None else f"{error.filename or repr('')}: "
         if not where and error.errno in _FULL and not isinstance(error, QueueError):  # our files have names
             where = "standard output: "
             _drop_stdout()

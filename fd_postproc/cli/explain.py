@@ -71,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if len(args.names) > 2:
         args.usage_error("at most a file or process, and a request")
+    if set(args.names) & {"", "-"}:
+        args.usage_error("an empty name and - are no file, process or request: name one")
     path, request = _chosen(args.names, args.json)
     try:
         if args.follow:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .. import queues
-from .._core import CHANNELS, Step, _service_of, decode, peek
+from .._core import CHANNELS, Step, _is_frame, _service_of, decode, peek
 from ..core.layout import GPU, Channel, Layout
 from ..errors import MalformedMessage, QueueError
 from ..recording import MAX_PAYLOAD, Recording, is_recording
@@ -48,7 +48,7 @@ EXAMPLES = """examples:
 Write ./8002 for a file whose name is a number.
 """
 
-_HEAD = 96
+_HEAD, _GZIP = 96, b"\x1f\x8b\x08"
 
 
 def _source(text: str) -> QueueName | str:
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if isinstance(args.source, QueueName):
         return _queue(args, screen)
-    if args.source != STANDARD and not os.path.exists(args.source):
+    if args.source != STANDARD and not os.path.lexists(args.source):
         raise CommandError(
             f"{args.source!r}: no such file; a queue is written as its id (a number), key:0x... or msqid:N"
         )
@@ -154,7 +154,10 @@ def _file(args: argparse.Namespace, screen: Console) -> int:
         payload = file.read(MAX_PAYLOAD + 1)
     if len(payload) > MAX_PAYLOAD:
         raise CommandError(f"{name} is longer than {MAX_PAYLOAD} bytes, the most that a message may have")
-    return _message(args, screen, payload, 1, args.channel, args.layout, f"Payload {name}")
+    if payload.startswith(_GZIP):
+        raise CommandError(f"{name} is compressed: gunzip it first")
+    mtype = 2 if _is_frame(payload) else 1
+    return _message(args, screen, payload, mtype, args.channel, args.layout, f"Payload {name}")
 
 
 def _print_recording(recording: Recording, screen: Console) -> None:

@@ -47,8 +47,9 @@ def run(args: argparse.Namespace) -> int:
     except FileExistsError as error:
         if os.path.isdir(args.file):
             raise CommandError(f"{name} is a folder: name a file in it") from None
-        why = error.strerror or str(error)
-        raise CommandError(f"{name}: {why}; choose another name, or give --force") from None
+        if os.path.islink(args.file) or not os.path.isfile(args.file):
+            raise CommandError(f"{name} is not a regular file: choose another name") from None
+        raise CommandError(f"{name}: {error.strerror}; choose another name, or give --force") from None
     with recording:
         note(
             f"Recording queue msqid:{queue.msqid} into {name}: it holds user text.  Messages are taken: an "

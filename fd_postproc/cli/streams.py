@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -36,6 +37,16 @@ def open_input(name: str) -> IO[bytes]:
         If it is a flight recorder's file that holds no messages.
     """
     source: IO[bytes] = os.fdopen(_input(), "rb") if name == STANDARD else open(name, "rb")  # noqa: SIM115
+    try:
+        return _from_its_start(source, name)
+    except OSError as error:  # of a read or a write, which do not know the name
+        source.close()
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        where = tempfile.gettempdir() if is_full else name_of(name)
+        raise OSError(error.errno, error.strerror, where) from None
+
+
+def _from_its_start(source: IO[bytes], name: str) -> IO[bytes]:
     if not (source.seekable() and source.tell() == 0):
         with source:
             spool: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115

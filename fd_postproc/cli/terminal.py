@@ -12,10 +12,12 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from ..core.layout import GPU, XPU, Layout
+from ..support.checks import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_LARGEST = (1 << 31) - 1
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -41,15 +43,17 @@ def note(text: str) -> None:
 
 
 def positive_int(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return value
+    return _whole(text, 1)
 
 
 def index_number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST))
+    if not digits or not least <= int(text) <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from {least} to {_LARGEST}")
     return int(text)
 
 

@@ -107,6 +107,8 @@ def _array(values: Any, name: str) -> Any:
         values = [host_array(value, name) for value in values]
     elif hasattr(values, "data_ptr") or hasattr(values, "__cuda_array_interface__"):
         values = host_array(values, name)
+    if not hasattr(values, "__array__") and not hasattr(values, "__array_interface__"):
+        _refuse_unindexed(values, name)
     try:
         array = np.asarray(values)
     except ValueError:
@@ -119,6 +121,12 @@ def _array(values: Any, name: str) -> Any:
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # ml_dtypes, and jax
         array = array.astype(np.float32)
     return array
+
+
+def _refuse_unindexed(values: Any, name: str) -> None:
+    """Refuse what NumPy takes for one value: a number, a text, a dict, a generator."""
+    if isinstance(values, (str, bytes, dict, set)) or not hasattr(values, "__len__"):
+        raise TypeError(f"{name} is {shown(values)} ({kind_of(values)}): give a list, an array or a tensor")
 
 
 def _shaped(array: Any, name: str, ndim: int) -> Any:

@@ -9,8 +9,8 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memset, strpbrk
 from fd_postproc.headers.wire cimport (
     FDW_COMPACT, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdi_has_instruction, fdw_block_size, fdw_draft,
-    fdw_fault, fdw_gather, fdw_layout, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_seal,
-    fdw_service_in, fdw_write_step,
+    fdw_fault, fdw_gather, fdw_is_frame, fdw_layout, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step,
+    fdw_seal, fdw_service_in, fdw_write_step,
 )
 
 
@@ -98,6 +98,8 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
         raise _wrong_mtype(number, mtype)
     _get_bytes(payload, &view)
     try:
+        if mtype == FDW_MTYPE_STOCK and fdw_is_frame(view.buf, view.len):
+            raise MalformedMessage(_CHANNEL_NAMES[number], "mtype", mtype, FDW_MTYPE_COMPACT)
         if mtype == FDW_MTYPE_STOCK:
             status = fdw_open(&m, &c, number, view.buf, view.len, &fault)
         else:

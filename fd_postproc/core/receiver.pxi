@@ -74,8 +74,8 @@ cdef class Receiver:
     channel : {"plain", "topk", "spec", "spec_topk"}
         What the messages are.
     queue_id : int, optional
-        FastDeploy's number of the queue, normally a TCP port.  Default: the environment variable
-        ``INFERENCE_MSG_QUEUE_ID``, else 1.
+        FastDeploy's number of the queue, normally a TCP port, at most 32 bits: a negative one names a queue,
+        too, as in FastDeploy.  Default: the environment variable ``INFERENCE_MSG_QUEUE_ID``, else 1.
     key : int, optional
         System V key, as ``ipcs -q`` prints it or as a signed number; replaces queue_id, path and ftok.
     path : str, optional

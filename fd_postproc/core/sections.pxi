@@ -184,10 +184,14 @@ def _weights_bytes(weights):
     """A weight version as the content of a section."""
     if not isinstance(weights, str):
         raise TypeError(f"weight_version must be a string, not {checks.kind_of(weights)}")
-    if not 0 < len(weights.encode()) <= _MOST_WEIGHTS:
+    try:
+        content = weights.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"weight_version {checks.shown(weights)} cannot be written as UTF-8") from None
+    if not 0 < len(content) <= _MOST_WEIGHTS:
         raise ValueError(
-            f"weight_version is {len(weights.encode())} bytes of UTF-8; it may have 1 to {_MOST_WEIGHTS}")
-    return weights.encode()
+            f"weight_version is {len(content)} bytes of UTF-8; it may have 1 to {_MOST_WEIGHTS}")
+    return content
 
 
 def _extra_of(masks, weights, Py_ssize_t slots):

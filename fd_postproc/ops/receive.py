@@ -13,7 +13,7 @@ from .._core import Receiver, environment_variable, tensor_elements
 from ..core.layout import GPU, Channel, Layout, checked_layout
 from ..core.tensors import host_address
 from ..errors import MalformedMessage, QueueRemoved
-from ..support.checks import whole_number
+from ..support.checks import kind_of, shown, whole_number
 from ..support.environment import QUEUE_MODE
 from .arguments import is_first
 from .log_throttle import Backoff, Complaints, frames_text, last_sender_text
@@ -196,6 +196,8 @@ def _receive(channel: Channel, tensors: Sequence[Any], wait: bool, layout: Layou
     """One message into `tensors`, or the sentinel into the first."""
     if layout is not GPU:
         checked_layout(layout)
+    if type(wait) is not bool and (wait is None or not hasattr(wait, "__bool__")):
+        raise TypeError(f"wait_flag must be True or False, not {shown(wait)} ({kind_of(wait)})")
     if type(k) is not int or not 0 <= k <= layout.top_k:
         k = whole_number(k, "k", 0, layout.top_k, "the layout's top_k is the most")
     addresses = [0, 0, 0]

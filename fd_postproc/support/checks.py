@@ -9,6 +9,7 @@ import math
 import operator
 import os
 import re
+import sys
 from typing import Any
 
 _SHOWN = 60  # characters of a value in an error text
@@ -119,11 +120,16 @@ def file_path(value: Any) -> str:
     TypeError
         If it is not a path.  (A number would be taken for an open file.)
     ValueError
-        If it contains a NUL, which no path does.
+        If it contains a NUL, or a character that no file's name can have.
     """
     if not isinstance(value, (str, bytes, os.PathLike)):
         raise TypeError(f"path must be a str or an os.PathLike, not {_typed(value)}")
     text = os.fsdecode(value)
     if "\0" in text:
         raise ValueError(f"path {shown(text)} holds a NUL character, which no path can")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        code = sys.getfilesystemencoding()
+        raise ValueError(f"path {shown(text)} cannot be a file's name in {code}") from None
     return text

@@ -135,8 +135,8 @@ def misspelt() -> dict[str, str]:
     found = {}
     ours = [name.removeprefix(PREFIX) for name in VARIABLES if name.startswith(PREFIX)]
     for name, text in sorted(os.environ.items()):
-        if text and name.startswith(PREFIX) and name not in VARIABLES:
-            near = difflib.get_close_matches(name.removeprefix(PREFIX), ours, 1, cutoff=0.7)
+        if text and name.upper().startswith(PREFIX) and name not in VARIABLES:
+            near = difflib.get_close_matches(name.upper().removeprefix(PREFIX), ours, 1, cutoff=0.7)
             meant = f"; {PREFIX}{near[0]} was perhaps meant" if near else ""
             found[name] = f"is not a variable of fd_postproc: it has no effect{meant}"
     return found

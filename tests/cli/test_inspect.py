@@ -1,6 +1,7 @@
 """``fd-postproc inspect``: queues and files."""
 
 import ctypes
+import gzip
 import os
 import re
 import struct
@@ -87,6 +88,14 @@ def test_inspect_a_recording(run):
     assert "no message 4" in err
 
 
+def test_inspect_a_compact_frame_without_its_mtype(run, tmp_path):
+    path = tmp_path / "payload"
+    path.write_bytes(fp.encode(fp.Step.from_arrays("spec", [2], [51, 52]), "compact"))
+    for channel in ["--channel", "spec"], []:
+        status, out, _ = run("inspect", path, *channel)
+        assert (status, "51" in out) == (0, True)
+
+
 def test_inspect_with_another_layout(run, tmp_path):
     path = tmp_path / "payload"
     path.write_bytes(struct.pack("<2i", 1, 50) + bytes(4 * 50))
@@ -105,6 +114,15 @@ def test_a_recording_that_is_cut_short_says_so(run, tmp_path):
     assert (status, "cut short" in err) == (1, True)
 
 
+@pytest.fixture
+def places(queue, tmp_path):
+    """A queue, and a folder of files that are no recordings."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(100)))
+    os.mkfifo(tmp_path / "pipe")
+    return {"tmp": tmp_path, "queue": key_of(queue)}
+
+
 @each(
     ("arguments", "why"),
     [
@@ -119,13 +137,19 @@ def test_a_recording_that_is_cut_short_says_so(run, tmp_path):
         (["replay", "/etc/passwd", "1"], "is not a recording"),
         (["inspect", "/etc/passwd", "--index", "1"], "not a recording but one payload"),
         (["inspect", "/"], "directory"),
+        (["inspect", "/proc/self/mem"], "/proc/self/mem: "),
+        (["inspect", "{tmp}/loop"], "{tmp}/loop: Too many levels of symbolic links"),
+        (["inspect", "{tmp}/a.gz"], "{tmp}/a.gz is compressed"),
+        (["record", "{queue}", ""], "'': No such file"),
+        (["record", "{queue}", "{tmp}/pipe"], "{tmp}/pipe is not a regular file"),
+        (["record", "{queue}", "{tmp}/pipe", "--force"], "{tmp}/pipe is not a regular file"),
         (["replay", SHIPPED / "plain.fdrec", "8002", "--channel", "topk"], "of channel plain, not topk"),
     ],
 )
-def test_foreseeable_failures_are_one_line(run, arguments, why):
-    status, _, err = run(*arguments)
+def test_foreseeable_failures_are_one_line(run, arguments, why, places):
+    status, _, err = run(*(str(one).format(**places) for one in arguments))
     assert status == 1
-    assert why in err
+    assert why.format(**places) in err
     assert len(err.splitlines()) == 1
     assert err.startswith(f"fd-postproc {arguments[0]}: ")
 

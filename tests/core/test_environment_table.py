@@ -82,6 +82,7 @@ def test_an_unreadable_switch_is_said_and_has_its_safe_meaning(name, monkeypatch
     "written, meant",
     [
         ("FD_POSTPROC_DISABEL", "; FD_POSTPROC_DISABLE was perhaps meant"),
+        ("fd_postproc_disable", "; FD_POSTPROC_DISABLE was perhaps meant"),
         ("FD_POSTPROC_CHECKSUMS", "; FD_POSTPROC_CHECKSUM was perhaps meant"),
         ("FD_POSTPROC_FLIGHT_TOKEN", "; FD_POSTPROC_FLIGHT_TOKENS was perhaps meant"),
         ("FD_POSTPROC_QQQQQQQQQQQQQQQQQQQQQQQQQQQ", ""),

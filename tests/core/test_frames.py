@@ -185,7 +185,7 @@ def test_damaged_bytes(channel, layout, decode_both):
 def test_frames_and_messages_are_not_taken_for_each_other(decode_both):
     step = random_step("spec_topk", 1, batch=3, cols=2)
     assert isinstance(decode_both(fp.encode(step), "spec_topk", mtype=2), fp.MalformedMessage)
-    assert decode_both(fp.encode(step, "compact"), "spec_topk", mtype=1).batch == 0
+    assert decode_both(fp.encode(step, "compact"), "spec_topk").args == ("spec_topk", "mtype", 1, 2, None)
     with pytest.raises(fp.MalformedMessage, match="message type 3, expected 1"):
         fp.decode(fp.encode(step), "spec_topk", mtype=3)
 

@@ -95,6 +95,8 @@ def test_force_leaves_anything_but_regular_files_alone(tmp_path, written):
     for path in link, tmp_path / "pipe", tmp_path:
         with pytest.raises(FileExistsError, match="not a regular file"):
             RecordingWriter(path, force=True)
+    with pytest.raises(OSError, match="descriptor 12345"):
+        RecordingWriter(12345)
     assert contents(written)[0] == MESSAGES
 
 

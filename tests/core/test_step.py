@@ -320,6 +320,10 @@ ROW = [[1, 2]]
         (("spec", [1], [5], [0.0]), "carries no scores or ranks"),
         (("spec", [1], [1 << 31]), "ids holds 2147483648, which does not fit 32 bits"),
         (("spec", [1], [0.5]), r"ids holds 0\.5 \(float\), not integers"),
+        (("spec", 1, [5]), r"counts is 1 \(int\): give a list"),
+        (("spec", [1], "5"), r"ids is '5' \(str\): give a list"),
+        (("spec", (one for one in [1]), [5]), r"counts is <generator .*: give a list"),
+        (("spec", {0: 1}, [5]), r"counts is \{0: 1\} \(dict\): give a list"),
         (("spec", [[1]], [5]), r"counts has shape \(1, 1\); it must have 1 dimension"),
         (("spec", [-(1 << 31) - 1], []), "counts holds -2147483649"),
         (("spec_topk", [1], np.empty((1, 0)), np.empty((1, 0)), [1]), "ids has no column"),
@@ -337,6 +341,7 @@ ROW = [[1, 2]]
                 ({"flag": -1}, "flag = -1"),
                 ({"flag": 5}, "flag 5 is not one of 3"),
                 ({"stop_flag": 1 << 31}, "stop_flag"),
+                ({"weight_version": "\ud800"}, r"weight_version '\\ud800' cannot be written as UTF-8"),
             )
         ),
     ],

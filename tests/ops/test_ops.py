@@ -313,6 +313,9 @@ def test_unfit_tensors_are_refused_before_anything_is_received(send, which, chan
     for k in -1, 21:
         with pytest.raises(ValueError, match=rf"k = {k} is outside 0\.\.20"):
             get("topk", fresh("topk"), k=k, wait=False)
+    for wait in "no", None:
+        with pytest.raises(TypeError, match=f"wait_flag must be True or False, not {wait!r}"):
+            get("topk", fresh("topk"), wait=wait)
     assert queue.current_messages == 1
     queue.receive()
 

@@ -12,7 +12,7 @@ from fd_postproc.core.layout import GPU, Layout
 from fd_postproc.errors import MalformedMessage
 from fd_postproc.support.checks import whole_number
 
-from .frames import FLAGS, decode_frame
+from .frames import FLAGS, HEADER_SIZE, decode_frame
 from .step import ReferenceStep
 from .structs import (
     COMPACT_MTYPE,
@@ -135,6 +135,8 @@ def decode(payload: Any, channel: str, *, mtype: int = MTYPE, layout: Layout = G
         return decode_frame(bytes(payload), channel, layout)
     if mtype != MTYPE:
         raise MalformedMessage(channel, "mtype", mtype, MTYPE)
+    if len(bytes(payload)) >= HEADER_SIZE and bytes(payload)[12:16] == b"FDPP":
+        raise MalformedMessage(channel, "mtype", mtype, COMPACT_MTYPE)
     message = _open(bytes(payload), channel, layout)
     channel = message.channel
     header, rows, logprobs = message.header, list(message.rows()), channel in HAS_LOGPROBS

@@ -46,7 +46,7 @@ def main(arguments=None):
         else:
             record = accepting.with_texts(record, found)
             print(f"{name}  {day or ' '} accepted: every statement is known", flush=True)
-        if accepted or options.record == RECORD:
+        if accepted:
             more = record if options.record == RECORD else accepting.beyond(record, package)
             options.record.write_text(json.dumps(packed(more), indent=1) + "\n")
     if options.record != RECORD and options.record.exists():

@@ -116,6 +116,15 @@ def test_one_new_statement_is_shown_alone_and_added_to_the_file(tree, tmp_path):
     assert not accepting.new_in(tree, known, reading.functions(tree, known)).parts
 
 
+def test_nothing_is_written_where_every_statement_is_known(tree, tmp_path, monkeypatch):
+    record = tmp_path / "package.json"
+    record.write_text(json.dumps(packed(recorded(tree))))
+    monkeypatch.setattr("tools.accept.__main__.RECORD", record)
+    before = record.read_bytes()
+    assert main([str(tree), "--record", str(record)]) == 0
+    assert record.read_bytes() == before
+
+
 def test_what_is_read_and_uses_new_names_is_refused(tree, tmp_path):
     record = tmp_path / "own.json"
     record.write_text(json.dumps(packed(recorded(tree))))
