@@ -12,6 +12,7 @@ no earlier message.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import struct
@@ -189,7 +190,9 @@ class RecordingWriter:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o600)
         self._can_seek = stat.S_ISREG(os.fstat(self._fd).st_mode)
-        self._start = os.lseek(self._fd, 0, os.SEEK_CUR) if self._can_seek else 0
+        appends = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND  # a shell's >> begins at position 0
+        whence = os.SEEK_END if appends else os.SEEK_CUR
+        self._start = os.lseek(self._fd, 0, whence) if self._can_seek else 0
         try:
             self._append(header + _CRC.pack(_crc(header)))
         except BaseException:

@@ -86,12 +86,17 @@ class RaisesOnce(UserList):
 def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan, delivery, engine):
     delivery.interval = interval, 100.0
     scheduler = engine.scheduler
+    handover = delivery.handover_in(scheduler)
     if interval:
-        delivery.handover_in(scheduler).take()
+        handover.join_for({}, frozenset([None]))
+        handover.take()
+        delivery.put(scheduler, [new_result(plan, "a")])  # its first: the next one waits
+        handover.take()
     scheduler.responses["b"] = RaisesOnce()
     step = [new_result(plan, name, finished=name == "c") for name in "abcd"]
     delivery.put(scheduler, step)
-    assert delivery.puts == 1
+    assert delivery.puts == 1 + bool(interval)
+    handover.release()
     assert [one for some in scheduler.batch_responses_per_step for one in some] == step
     got = scheduler.get_results()
     assert {name: [one.outputs.token_ids for one in some] for name, some in got.items()} == {
