@@ -9,7 +9,7 @@ from tests.lib.rows import each
 
 @pytest.fixture
 def rig(rig_of):
-    made = rig_of("plain", ("a", "b"))
+    made = rig_of("spec", ("a", "b"))
     made.step({0: [50], 1: [60]})
     return made
 
