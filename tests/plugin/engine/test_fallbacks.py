@@ -246,6 +246,7 @@ FULL, OK = {"a": [1]}, (0, 0)
     [
         ([(FULL, OK, OK)] * 3, False),  # a second is not over
         ([(FULL, OK, OK)] * 4, True),
+        ([(FULL, OK, OK)] * 3 + [({"b": [1]}, OK, OK)] * 2, False),  # each waits for itself
         ([(dict(FULL), OK, OK) for _ in range(9)], False),  # a sender takes them
         ([({}, OK, OK)] * 9, False),
         ([({}, (7, number), OK) for number in range(5)], True),  # every put raises

@@ -190,6 +190,7 @@ def test_no_more_is_made_than_can_be_sent(tmp_path):
     try:
         pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
         engine = SimpleNamespace(zmq_server=SimpleNamespace(socket=pull), fd=None)
+        source = sockets.SocketSource(engine, None)
         pull.bind(address)
         push.connect(address)
         push.SNDTIMEO = 50  # FastDeploy's is 3 s: the piece itself waits
@@ -208,10 +209,13 @@ def test_no_more_is_made_than_can_be_sent(tmp_path):
             assert pull.poll(20_000)
             got.append(open_streamed(pickle.loads(pull.recv())).number)
             if number == 0:
-                sockets.SocketSource(engine, None)._keep_few(SimpleNamespace(sender=7))
+                source._keep_few(SimpleNamespace(sender=7))
             time.sleep(0.3 if number == 20 else 0)
             assert number < 20 or len(made) < number + 13
         sending.join(20)
         assert got == list(range(40))
+        pull.RCVHWM = 1000
+        source._keep_few(SimpleNamespace(sender=8))  # a worker that was started again
+        assert pull.RCVHWM == sockets.MOST_WAITING
     finally:
         context.destroy(linger=0)
