@@ -268,7 +268,7 @@ static inline int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_erro
     return answer;
 }
 
-/* Take the oldest error, if there is one: 1.  *more: others that were only counted. */
+/* Take the oldest error, if there is one: 1.  *more: with the last one, others that were only counted. */
 static inline int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
 {
     int found;
@@ -279,9 +279,11 @@ static inline int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
         r->n_errors--;
         memmove(r->errors, r->errors + 1, (size_t)r->n_errors * sizeof r->errors[0]);
     }
-    *more = r->more_errors;
-    if (r->n_errors == 0)
+    *more = 0;
+    if (r->n_errors == 0) {
+        *more = r->more_errors;
         r->more_errors = 0;
+    }
     pthread_mutex_unlock(&r->lock);
     return found;
 }

@@ -12,6 +12,7 @@ no earlier message.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import struct
@@ -192,7 +193,9 @@ class RecordingWriter:
             self._can_seek = stat.S_ISREG(os.fstat(self._fd).st_mode)
         except OSError as error:  # no such descriptor
             raise OSError(error.errno, error.strerror, self.path) from None
-        self._start = os.lseek(self._fd, 0, os.SEEK_CUR) if self._can_seek else 0
+        appends = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND  # a shell's >> begins at position 0
+        whence = os.SEEK_END if appends else os.SEEK_CUR
+        self._start = os.lseek(self._fd, 0, whence) if self._can_seek else 0
         try:
             self._append(header + _CRC.pack(_crc(header)))
         except BaseException:

@@ -213,6 +213,13 @@ def test_numbers_of_one_sender(seqs, trouble, queue_keys):
     line = Line(queue_keys())
     assert line.push(*(Frame(1, seq).whole for seq in seqs)) == steps_of(*seqs)
     assert line.trouble == trouble
+    assert tuple(line.receiver._news().values()) == (0, *trouble)
+    assert not any(line.receiver._news().values())  # told once
+
+
+def test_the_place_of_a_silent_sender_is_empty_for_the_next(line):
+    line.push(*(Frame(1, seq).whole for seq in (0, 2, 2, 1, 9)))  # doubled, reordered, missing
+    line.push(*(Frame(sender, 0).whole for sender in range(2, 67)))  # more than there are places
 
 
 @examples(10)

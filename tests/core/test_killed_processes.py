@@ -170,6 +170,7 @@ def test_a_fork_while_another_thread_waits(default_limits, new_queue):
     """The thread is not in the child, whose Receiver and Sender are free; the parent's go on waiting."""
     step, queues = fp.Step.from_arrays("plain", [1], [5]), [new_queue(), new_queue()]
     receiver = fp.Receiver("plain", key=queues[0].key)
+    receiver._service = 7
     sender = fp.Sender("plain", key=queues[1].key, dialect="compact")
     fill(sender, step)
     got = []
@@ -183,6 +184,7 @@ def test_a_fork_while_another_thread_waits(default_limits, new_queue):
 
     def use():
         assert receiver.receive(0.05) is None
+        assert receiver._service == 7
         with pytest.raises(fp.QueueTimeout):
             sender.send(step, 0.05)
 

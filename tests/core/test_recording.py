@@ -200,16 +200,23 @@ def test_headers_that_are_none(at, new, sealed, why, path):
             contents(path)
 
 
-def test_a_full_disk_loses_nothing_that_came_before(path):
+@each("before, at_the_end", [(b"", 0), (b"what others wrote", 0), (b"what others wrote", os.O_APPEND)])
+def test_a_full_disk_loses_nothing_that_came_before(path, before, at_the_end):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with RecordingWriter(path) as recording:
+    path.write_bytes(before)
+    descriptor = os.open(path, os.O_WRONLY | at_the_end)
+    os.lseek(descriptor, 0 if at_the_end else len(before), os.SEEK_SET)
+    with RecordingWriter(descriptor) as recording:
         recording.write(b"first")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (recording.file_bytes + 50, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + recording.file_bytes + 50, hard))
         try:
             with pytest.raises(OSError, match="File too large"):
                 recording.write(random.Random(2).randbytes(1000))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         recording.write(b"last")
+    whole = path.read_bytes()
+    assert whole.startswith(before)
+    path.write_bytes(whole.removeprefix(before))
     assert [message[0] for message in contents(path)[0]] == [b"first", b"last"]
     assert contents(path)[1] is None

@@ -201,6 +201,7 @@ def test_names_beside_ours_that_are_no_plug_in(site, monkeypatch):
     site("ours", "1", ENGINE_POINT)
     for names, unknown, remedy in (
         ("fd_postproc,another", None, None),
+        ("anther", None, None),  # the sides say it
         ("fd_postproc,anther", ["anther"], "FD_PLUGINS=fd_postproc"),
         ("fd_postproc, another", [" another"], "FD_PLUGINS=fd_postproc"),
     ):

@@ -77,14 +77,20 @@ def test_compact_frames_always_fit():
     assert (wide["spec"].data["packed"], wide["spec"].data["compact"] > 0) == (None, True)
 
 
-@each("channel", ["topk", "spec_topk"])
-def test_a_sender_takes_as_many_fragments_as_were_foretold(raised_limits, queue_keys, channel):
+@each(
+    "channel, msgmax, load",
+    [
+        *(("topk", 8192, Load()), ("spec_topk", 8192, Load())),
+        ("plain", 65536, Load(256)),  # a piece is no longer than FastDeploy's own message, either
+    ],
+)
+def test_a_sender_takes_as_many_fragments_as_were_foretold(raised_limits, queue_keys, channel, msgmax, load):
     queue_key = queue_keys()
     with open("/proc/sys/kernel/msgmax", "w") as file:
-        file.write("8192")
-    foretold = limit_findings(queues.kernel_limits())[channel].data["fragments"]
+        file.write(str(msgmax))
+    foretold = limit_findings(queues.kernel_limits(), load=load)[channel].data["fragments"]
     with fp.Sender(channel, key=queue_key, dialect="compact") as sender:
-        sender.send(example_step(channel, Load()), timeout=0)
+        sender.send(example_step(channel, load), timeout=0)
         assert sender.stats["messages"] == foretold > 1
     queue = sysv_ipc.MessageQueue(queue_key)
     assert set(examined(queue, channels=(channel,))) == {"queue"}  # a fragment is no malformed message

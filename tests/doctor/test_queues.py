@@ -11,6 +11,7 @@ import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc._core import payload_size
 from fd_postproc.doctor.processes import last_user
+from fd_postproc.support.process_stat import process_stat
 from tests.lib.children import python
 from tests.lib.doctoring import dead_user, examined, queue_user
 from tests.lib.rows import each
@@ -152,6 +153,14 @@ def test_a_zombie_is_dead(queue):
     process.wait()
 
 
+def test_a_process_without_its_first_thread_lives(queue, live_user):
+    """It is shown as a zombie, while others of its threads run."""
+    thread = "import ctypes, threading\nthreading.Thread(target=sys.stdin.read).start()"
+    user = live_user(queue.key, f"{thread}\nq.send(bytes(8))\nctypes.CDLL(None).pthread_exit(None)")
+    until(lambda: process_stat(user.pid)[0] == "Z")
+    assert examined(queue)["queue"].data["sender_state"] == "alive"
+
+
 @each("seconds", [-3600, -1, 60, 1625, 3600])
 def test_a_live_user_is_never_taken_for_dead_when_the_clock_is_set(queue, seconds, monkeypatch):
     queue.send(bytes(8))
@@ -223,7 +232,8 @@ def test_a_malformed_first_message_and_good_ones(queue, goldens):
 
 def test_a_queue_that_others_may_use_or_another_users(queue):
     queue.mode = 0o666
-    assert examined(queue)["queue-mode"].severity == "info"
+    found = examined(queue)
+    assert (found["queue-mode"].severity, found["queue"].severity) == ("info", "ok")
     assert "0666" in examined(queue)["queue-mode"].seen
     if os.geteuid() != 0:
         pytest.skip("only root can give a queue away")

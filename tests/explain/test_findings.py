@@ -108,6 +108,9 @@ def test_what_is_no_fault_or_one_alone(why):
     assert codes(entries, now, **options) == found
 
 
+PIECES = Kind.OPEN, Kind.INCOMPLETE
+
+
 def test_who_used_the_queue_in_an_earlier_run_is_no_matter():
     """Until something has come, the kernel tells of processes that have long ended."""
     earlier = {"last_sender": 40, "last_receiver": 41, "reader_is_foreign": True, "state": ""}
@@ -117,7 +120,8 @@ def test_who_used_the_queue_in_an_earlier_run_is_no_matter():
     assert {one.code for one in found} == {"silent", "limits-low"}
     assert silent.text.startswith("nothing has come from any process for 8.0 s, while 2 requests run")
     refused = event(97.0, Kind.REFUSED, 3, 1, -1, text="version")
-    assert {*codes([refused, look(97.5, **earlier), *GOOD])} == {"malformed", "two-readers"}
+    for came, code in (refused, "malformed"), *((event(97.0, one, 1), "frames") for one in PIECES):
+        assert {*codes([came, look(97.5, **earlier), *GOOD])} == {code, "two-readers"}
     assert {*codes([look(97.5, **earlier), *GOOD], overwritten=7)} == {"two-readers"}
 
 
@@ -159,6 +163,9 @@ def test_what_the_health_said_is_told_with_its_word():
     said = event(103.0, Kind.UNHEALTHY, text="silent: it has sent nothing"), event(109.0, Kind.HEALTHY)
     (one,) = findings(Picture(flight(*GOOD, *said, *steady(9, 110.0), *looks(102.5, 110.5)), 111.0))
     assert (one.code, one.text) == ("silent", "it has sent nothing; healthy again after 6.0 s")
+    again = event(111.5, Kind.UNHEALTHY, text="step: stuck"), event(114.5, Kind.HEALTHY)
+    found = findings(Picture(flight(*GOOD, *said, *again, *looks(102.5, 115.5)), 116.0))
+    assert [one.text.rpartition(" after ")[2] for one in found] == ["6.0 s", "3.0 s"]
 
 
 # ---- how it went -------------------------------------------------------------------------------------
@@ -199,7 +206,8 @@ def test_rates_are_of_the_last_seconds():
 
 def test_latency_from_the_workers_call():
     sent = [event(100.0 + k, Kind.SENT, k, 500_000_000) for k in range(3)]
-    found = latencies(flight(step(101.0, 1), step(102.25, 2), step(109.0, 7)), flight(*sent, side="worker"))
+    steps = step(99.0, 0), step(101.0, 1), step(102.25, 2), step(109.0, 7)  # the first of an earlier run
+    found = latencies(flight(*steps), flight(*sent, side="worker"))
     assert found == pytest.approx([0.5, 0.75])
 
 

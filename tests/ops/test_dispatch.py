@@ -128,10 +128,13 @@ def test_only_rank_0_sends(channel, wire, ops_queue):
     ],
 )
 def test_who_sends_first_tokens(logprobs, local, tensor_parallel, each, sends, wire, ops_queue):
-    worker = Worker(Requests(np.random.default_rng(1), 3, 2, 1), logprobs=logprobs, mp_rank=local)
+    requests = Requests(np.random.default_rng(1), 3, 2, 1)
+    requests.preempted[1] = True
+    worker = Worker(requests, logprobs=logprobs, mp_rank=local)
     ranks = {"local_rank": local, "tensor_parallel_rank": tensor_parallel, "save_each_rank": each}
     wire("spec_topk" if logprobs else "spec", lambda: worker.send_first(**ranks), int(sends))
     assert ops_queue.waiting() == 0
+    assert worker.told()
 
 
 def test_who_sends_drafts(wire, ops_queue):

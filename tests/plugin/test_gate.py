@@ -165,6 +165,17 @@ class Extends(Base):
         return super().extended() + 1
 
 
+def test_where_the_wrapper_around_ours_still_runs_what_is_below_is_judged():
+    def stock():
+        pass
+
+    ours = type("Ours", (), {"__module__": "fd_postproc.fastdeploy", "__call__": stock})()
+    ours.original = stock
+    around = functools.wraps(ours)(lambda: ours())
+    assert called.layers_of(around) == [around, stock]
+    assert called.layers_of(around, calls_outer=True) == [stock]
+
+
 def test_a_bases_method_is_judged_where_it_runs():
     found = [[*gate._called(Extends.__mro__, name, "", False)] for name in ("own", "extended")]
     assert found == [[Extends.own], [Extends.extended, Base.extended]]
@@ -334,6 +345,17 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     assert "Called" in text
     assert "called from now on" in text  # `Handover` looks at it at each step
     assert not mine(watch.look_now())
+
+
+@pytest.mark.framework
+def test_each_class_of_a_module_has_its_own_judgement(double, monkeypatch):
+    monkeypatch.setattr(seams, "_is_off", {})
+    base, judgements = double.scheduler__local_scheduler.LocalScheduler, {}
+    monkeypatch.setattr(gate, "_judgements", judgements)
+    one, other = (type(name, (base,), {"__module__": __name__}) for name in ("One", "Other"))
+    assert not any(gate.judge("delivery", cls).reason for cls in (one, other))
+    monkeypatch.setattr(one, "put_results", Called(one.put_results), raising=False)
+    assert [*gate.changes(ENGINE)] == ["delivery"]
 
 
 @pytest.mark.framework

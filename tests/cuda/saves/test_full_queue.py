@@ -57,11 +57,12 @@ def test_a_full_queue_holds_up_the_caller_after_eight_steps(on_host, ops_queue):
 
 def test_removing_a_full_queue_wakes_everybody(ops_queue):
     fill(ops_queue)
-    held = ops.save_stats()["held"]
+    held, lanes = ops.save_stats()["held"], [*saves.lanes]
     with in_thread(lambda: [save(n) for n in range(20)]) as outcome:
         until(lambda: ops.save_stats()["held"] > held)
         ops_queue.open("plain").remove()
     assert isinstance(outcome[0], fp.QueueRemoved)
+    until(lambda: not any(lane.waiting_seconds for lane in lanes))
 
 
 def test_a_handler_that_raises_ends_a_save_that_waits(ops_queue):

@@ -236,13 +236,16 @@ while device.saves.extension.pending():
     time.sleep(0.01)
 print(error_of(ops.flush, 10))
 print(ops.save_stats()["lost"], device.saves.extension.held()[0])
+save(1 << 31)
+print(error_of(ops.flush, 10))
 save(7)
 print(error_of(ops.flush, 10))
 """
     told = run(code, FD_POSTPROC_CUDA_BUFFERS="64")
-    assert told.count("does not fit") == 16, told
+    assert told.count("does not fit") == 17, told
+    assert told.count("more saved messages") == 1, told.count("more saved messages")
     assert "4 more saved messages were not sent" in told
-    *_, counts, nothing = told.strip().splitlines()
+    *_, counts, _, nothing = told.strip().splitlines()
     assert (counts, nothing) == ("20 0", "none")
 
 

@@ -51,6 +51,7 @@ ERROR = [{"error_code": 500, "outputs": None}]
         ("0 1 + 2", ["012"]),
         ("0 0 E +", ["00E"]),  # every choice may begin,
         ("E +", ["E"]),  # also with an error instead of an answer
+        ("+ 0 -", ["0"]),
         ("+ 0 + 1", ["0", "1"]),  # as FastDeploy's map has it (docs/upstream, 09)
         ("3 +", [""]),
         ("+ - 0 1 + 0", ["", "0"]),  # what comes after the end is nobody's; a client may use an id again
@@ -73,6 +74,7 @@ def test_results_wait_for_their_registration(clock, scene, queues):
     shown = ["".join("E" if one is ERROR else str(one[0]["outputs"]["send_idx"]) for one in q) for q in made]
     assert shown == queues
     assert (requests.groups, requests.size) == (0, 0)
+    assert requests.begun <= requests.keys()
 
 
 @each("late", [[], [{}], [{"outputs": None}], "x", None, [SimpleNamespace()]])

@@ -99,9 +99,11 @@ def test_any_awaitable_and_any_limit(make, timeout):
 
         async def waited():
             try:
-                return repr(await wait(make(loop), timeout))
+                found = repr(await wait(make(loop), timeout))
             except (asyncio.TimeoutError, ValueError) as error:
                 return type(error)
+            await asyncio.sleep(20)  # beyond the limit, which is no limit of what comes after the wait
+            return found
 
         task = asyncio.ensure_future(waited())
         await asyncio.sleep(60)

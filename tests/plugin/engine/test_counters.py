@@ -35,6 +35,12 @@ def test_each_stage_has_its_time():
     assert began < totals.clock <= time.monotonic() + 1e-3
 
 
+def test_the_time_of_a_draft_message_is_not_that_of_the_next_step(rig_of):
+    rig, stages = rig_of("spec_topk", ["a"], enable_draft_logprob=True), mock.Mock()
+    rig.processor.parts.steps.process(rig.message({0: [5]}, flag=4), stages)
+    assert [name for name, *_ in stages.method_calls] == ["end_receive", "begin"]
+
+
 def test_waiting_for_a_queue_that_is_gone_is_not_forgotten():
     totals = Counters()
     for waited in (3.0, 4.0):

@@ -75,12 +75,17 @@ class RaisesOnce(UserList):
 def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan, delivery, engine):
     delivery.interval = interval, 100.0
     scheduler = engine.scheduler
+    handover = delivery.handover_in(scheduler)
     if interval:
-        delivery.handover_in(scheduler).take()
+        handover.join_for({}, frozenset([None]))
+        handover.take()
+        delivery.put(scheduler, [new_result(plan, "a")])  # its first: the next one waits
+        handover.take()
     scheduler.responses["b"] = RaisesOnce()
     step = [new_result(plan, name, finished=name == "c") for name in "abcd"]
     delivery.put(scheduler, step)
-    assert delivery.puts == 1
+    assert delivery.puts == 1 + bool(interval)
+    handover.release()
     assert [one for some in scheduler.batch_responses_per_step for one in some] == step
     got = scheduler.get_results()
     assert {name: [one.outputs.token_ids for one in some] for name, some in got.items()} == {
@@ -200,11 +205,13 @@ def test_a_guard_is_off_after_failures_in_a_row_and_says_so(log, fallbacks):
     guard.failed(Planted("one"))
     guard.failed(Planted("two"))
     guard.worked()
+    guard.failed(Planted("three"))
+    guard.worked()
     for number in range(MOST_IN_A_ROW):
         assert guard.is_on
         guard.failed(Planted(str(number)))
     assert not guard.is_on
-    assert fallbacks("delivery") - before == 2 + MOST_IN_A_ROW
+    assert fallbacks("delivery") - before == 3 + MOST_IN_A_ROW
     assert REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": "delivery"}) == 0
     assert log.text.count("Traceback") + log.text.count("Planted: one") >= 1
     assert len([one for one in log.records if one.levelname == "ERROR"]) == 2
@@ -230,6 +237,7 @@ FULL, OK = {"a": [1]}, (0, 0)
     [
         ([(FULL, OK, OK)] * 3, False),  # a second is not over
         ([(FULL, OK, OK)] * 4, True),
+        ([(FULL, OK, OK)] * 3 + [({"b": [1]}, OK, OK)] * 2, False),  # each waits for itself
         ([(dict(FULL), OK, OK) for _ in range(9)], False),  # a sender takes them
         ([({}, OK, OK)] * 9, False),
         ([({}, (7, number), OK) for number in range(5)], True),  # every put raises

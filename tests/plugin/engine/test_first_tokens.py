@@ -74,6 +74,12 @@ def test_those_of_a_dead_prefill_node_end_and_no_others(rig):
     assert rig.manager.stop_flags[:4] == [False, False, True, False]
     assert [call for call in rig.manager.calls if "recycle" in call[0]] == [["pre_recycle_resource", "c"]]
     assert rig.processor.counters.failed_requests == 2
+    entry = rig.sink.requests.pop("e")
+    watch.look(rig.processor, 110.0)
+    rig.sink.requests["e"] = entry  # its id is used again
+    for now in 111.0, 114.0:
+        watch.look(rig.processor, now)
+    assert rig.processor.counters.failed_requests == 3
 
 
 def test_a_first_token_that_comes_meanwhile(rig):

@@ -162,15 +162,21 @@ def test_another_service_in_the_queue_is_told_for_ten_seconds(watched, log):
     one = watched("topk")
     ours = one.processor.parts.queue.receiver._service
     assert ours == service_number(os.environ["FD_POSTPROC_PEER"]) != 0
-    with fp.Sender("topk", dialect="compact") as sender:
-        for number in ours ^ 1, ours, ours ^ 1, ours, ours ^ 1, ours ^ 1, ours ^ 1, ours ^ 1:
+    sender = fp.Sender("topk", dialect="compact")
+
+    def come(*numbers):
+        for number in numbers:
             sender._service = number
             sender.send(one.rig.message({0: [11], 1: [12]}))
             one.receive()
+
+    come(ours ^ 1, ours, ours ^ 1, ours, ours ^ 1, ours ^ 1, ours ^ 1, ours ^ 1)
     counted = one.processor.counters.as_dict()
     assert (counted["steps"], counted["foreign"], counted["malformed"]) == (3, 6, 6)
     assert one.after(1) == "other-service"
     assert gauge("other-service") == 1
+    come(*[ours ^ 1] * 4)
+    assert [one.after(seconds) for seconds in (1, 3)] == ["other-service"] * 2  # none was the worker's
     assert all(f"{number:08x}" in log.text for number in (ours, ours ^ 1))
     assert one.after(10) != "other-service"
     assert gauge("other-service") == 0

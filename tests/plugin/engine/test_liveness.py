@@ -202,5 +202,8 @@ def test_a_long_work_does_not_hide_the_next_silence():
     assert clock.silence(20) is None
     assert not clock.work(0.5, 0.5)  # one step, and then the usual ones
     assert not clock.work(3, 0.03)
+    assert clock.reasons(3) == []
     clock.share = 0
+    assert clock.reasons(2) == []  # that work was over before anybody had to know of it
+    assert not clock.work(3, 0.03)
     assert clock.silence(20) <= 5

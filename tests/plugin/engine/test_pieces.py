@@ -159,6 +159,8 @@ def test_tensors_that_do_not_fit_are_found_before_anything_is_sent(in_pieces):
     def here(values, dtype):
         return paddle.to_tensor(np.array(values, dtype), place="cpu")
 
+    builder(here([[5], [6]], "int64"))
+    put.get()  # what was queued of an earlier step is no part of this one
     tensors = imported("fastdeploy.worker.output").LogprobsTensors
     wrong = tensors(here([[5, 1], [6, 2]], "int64"), here([[-1, -2]] * 2, "float32"), here([1], "int64"))
     made = builder(here([[5], [6]], "int64"), logprobs=wrong)
@@ -188,6 +190,7 @@ def test_no_more_is_made_than_can_be_sent(tmp_path):
     try:
         pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
         engine = SimpleNamespace(zmq_server=SimpleNamespace(socket=pull), fd=None)
+        source = sockets.SocketSource(engine, None)
         pull.bind(address)
         push.connect(address)
         push.SNDTIMEO = 50  # FastDeploy's is 3 s: the piece itself waits
@@ -206,10 +209,13 @@ def test_no_more_is_made_than_can_be_sent(tmp_path):
             assert pull.poll(20_000)
             got.append(open_streamed(pickle.loads(pull.recv())).number)
             if number == 0:
-                sockets.SocketSource(engine, None)._keep_few(SimpleNamespace(sender=7))
+                source._keep_few(SimpleNamespace(sender=7))
             time.sleep(0.3 if number == 20 else 0)
             assert number < 20 or len(made) < number + 13
         sending.join(20)
         assert got == list(range(40))
+        pull.RCVHWM = 1000
+        source._keep_few(SimpleNamespace(sender=8))  # a worker that was started again
+        assert pull.RCVHWM == sockets.MOST_WAITING
     finally:
         context.destroy(linger=0)

@@ -9,7 +9,7 @@ from tests.lib.rows import each
 
 @pytest.fixture
 def rig(rig_of):
-    made = rig_of("plain", ("a", "b"))
+    made = rig_of("spec", ("a", "b"))
     made.step({0: [50], 1: [60]})
     return made
 
@@ -23,9 +23,11 @@ def test_a_sweep_forgets_only_those_that_nobody_knows(rig):
     rig.processor.parts.ending.sweep()
     assert {*table} == {"a", "b", "waits"}
     assert table["waits"] == 7
-    rig.step({0: [END], 1: [61]})  # one that ends leaves nothing
-    assert rig.has_left("a", 0)
-    assert all("a" not in getattr(rig.processor, table, ()) for table in TABLES)
+    rig.step({0: [END], 1: [61]})  # one that ends leaves nothing, nor does one that is given up
+    rig.processor.parts.ending.give_up(1, rig.manager.tasks_list[1], OSError("planted"))
+    for slot, name in enumerate("ab"):
+        assert rig.has_left(name, slot)
+        assert all(name not in getattr(rig.processor, table, ()) for table in TABLES)
 
 
 @each("fails", [False, True])

@@ -141,6 +141,13 @@ def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
     assert "Ask for fewer" in error["error_msg"]
     assert len(told) == 1
     assert error["error_msg"] in told[0]
+    packer = loop.sending._packer
+    with monkeypatch.context() as planted:
+        planted.setattr(packer, "_messages", mock.Mock(pack=mock.Mock(side_effect=RuntimeError("planted"))))
+        packer.results = [[result(plan, "a")]]
+        assert len(msgpack.unpackb(packer.packb(None))) == 1
+    assert packer.guard.in_a_row == 1  # msgpack refuses nothing here: ours alone does
+    packer.guard.worked()
 
 
 def test_an_array_over_msgpacks_limit_is_refused_before_it_is_read(plan, loop, engine, tmp_path):
@@ -329,6 +336,17 @@ def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(error, plan, loop, servi
     getattr(engine, LOOP)()
     loop.stock = stock
     assert calls == [1, 1, 1, 2]
+
+
+def test_what_waits_for_the_interval_leaves_by_fastdeploys_loop(plan, loop, engine):
+    scheduler, loop.interval = engine.scheduler, (9, 100.0)
+    handover = loop.handover_in(scheduler)
+    handover.join_for({}, frozenset([None]))
+    for token in 5, 6:
+        handover.take()
+        loop.put(scheduler, [result(plan, "a", [token])])
+    loop.run(engine)  # which is not ours any more
+    assert [one.outputs.token_ids for one in scheduler.get_results()["a"]] == [[6]]
 
 
 def test_a_thread_of_fastdeploys_that_has_ended(loop, engine):

@@ -163,6 +163,18 @@ def test_joined_objects_have_the_first_ones_number(services):
     assert taken == [(0, [5]), (1, [6, 7, 8]), (4, [9, 10, 11])]
 
 
+def test_rows_of_other_widths_stay_apart(services):
+    """The widest that a request of a step has asked for is that of all."""
+    service = services(9, "topk", ["a"])
+    for token, columns in (5, 2), (6, 2), (7, 2), (8, 4), (9, 4), (10, 1):
+        service.rig.step({0: [token]}, columns=columns)
+        service.take()
+    service.handover.release()
+    service.take()
+    rows = [[len(row) for row in one.outputs.top_logprobs[0]] for one in service.taken["a"]]
+    assert rows == [[2], [2, 2], [4, 4], [1]]
+
+
 def test_the_sender_wakes_by_itself(services, monkeypatch):
     monkeypatch.undo()  # on the real clock
     service = services(100, names=["a"])
@@ -193,8 +205,9 @@ def test_what_waits_leaves_when_our_sender_ends(services):
         if token == 5:
             service.take()
     service.handover.release()  # FastDeploy's loop goes on
-    service.rig.step({0: [8]})
-    assert [one.outputs.token_ids for one in service.scheduler.get_results()["a"]] == [[6], [7], [8]]
+    for tokens in [[6], [7]], [[8]]:
+        assert [one.outputs.token_ids for one in service.scheduler.get_results()["a"]] == tokens
+        service.rig.step({0: [8]})
 
 
 def test_an_error_from_another_thread_comes_behind_what_waits(services, plan):
