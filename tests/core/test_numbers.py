@@ -73,7 +73,7 @@ def test_times(queue_key):
         ({"ids": [[1 << 63, 0]]}, ValueError, "ids holds 9223372036854775808, which does not fit 32 bits"),
         ({"ids": [[7.0, 8.0]]}, TypeError, r"ids holds 7\.0 \(float\), not integers"),
         ({"ids": [["7", "8"]]}, TypeError, "ids holds strings, not integers"),
-        ({"ids": 7}, ValueError, r"ids has shape \(\); it must have 2 dimensions"),
+        ({"ids": 7}, TypeError, r"ids is 7 \(int\)"),
         ({"counts": [True]}, TypeError, "counts holds booleans, not integers"),
         ({"ranks": [1.5]}, TypeError, r"ranks holds 1\.5 \(float\), not integers"),
         ({"flag": 3.9}, TypeError, "flag must be a whole number, not 3.9"),
