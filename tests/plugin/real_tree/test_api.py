@@ -33,8 +33,9 @@ print("told: " + json.dumps(told))
 PLANTED = """
 import importlib, json
 from fd_postproc.fastdeploy.api.chunks import building_blocks
-from tools.accept import answers
+from tools.accept import answers, canned_answers
 module = importlib.import_module("fastdeploy.entrypoints.openai.serving_chat")
+tried = canned_answers.scripts(True)
 stock, logprobs = building_blocks.models_of, building_blocks.chat_logprobs
 def planted(cls, stood_in, style):
     made = stock(cls, stood_in, style)
@@ -45,16 +46,16 @@ def narrow(top, *asked):  # more than three alternatives are shown with one less
     return logprobs([[row[:-1] for row in top[0]], top[1], top[2]] if wide else top, *asked)
 told = []
 building_blocks.models_of = planted
-told.append(answers.compare(module))
+told.append(answers.first_difference(module, tried))
 building_blocks.models_of, building_blocks.chat_logprobs = stock, narrow
-told.append(answers.compare(module))
+told.append(answers.first_difference(module, tried))
 building_blocks.chat_logprobs = logprobs
 async def fails(self, request, request_id):
     raise OSError("no disk")
     yield
 module.OpenAIServingChat.chat_completion_stream_generator = fails
 try:
-    answers.compare(module)
+    answers.first_difference(module, tried)
 except RuntimeError as error:
     told.append(str(error))
 print("told: " + json.dumps(told))

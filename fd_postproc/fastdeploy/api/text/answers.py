@@ -36,10 +36,8 @@ class Answers:
     """
 
     def __init__(self, stock: Any, envs: Any) -> None:
-        names = stock.__code__.co_names
         self.stock, self._envs = stock, envs
-        self._asks_environment = "FD_USE_HF_TOKENIZER" in names
-        self._extends_first = "extend" in names  # before the tokenizer may refuse an id
+        self._asks_environment = "FD_USE_HF_TOKENIZER" in stock.__code__.co_names
         self.ways_of = Tokenizers().ways_of
         self.guard = Guard("api detokenising", api_log, when_off=withdraw)
 
@@ -74,12 +72,7 @@ class Answers:
         try:
             text, state[0], state[1] = self._decoded(tokenizer, ids, state[0], state[1], releases != "")
         except OF_IDS:  # an id that is none: as FastDeploy raises it, or takes it
-            try:
-                text, state[0], state[1] = tokenizer.decode_token(ids, state[0], state[1])
-            except Exception:
-                if not self._extends_first:
-                    del ids[len(ids) - len(new_ids) :]
-                raise
+            text, state[0], state[1] = tokenizer.decode_token(ids, state[0], state[1])
         if REPLACEMENT in text:
             self._count(tokenizer, text, releases)
         return text
