@@ -1,1 +1,1 @@
-"""What library, plug-in and tools share: checks, environment variables, limits, processes, logs."""
+"""What library, plug-in and tools share: checks, environment variables, patience, facts of processes."""

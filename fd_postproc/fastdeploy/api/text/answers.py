@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from ...fallback import Guard
 from ...logs import api_log
 from . import mends
 from .answer_text import AnswerText
+from .behind import Behind
 from .joined_results import are_expected, withdraw
 from .ways import OF_IDS, REPLACEMENT, Tokenizers, decode_token
 
@@ -156,17 +156,5 @@ def go_back(answers: Any, task_id: Any, before: tuple[int, int, int] | None) -> 
     del state[2][before[2] :]
 
 
-_answers: weakref.WeakKeyDictionary[Any, Answers] = weakref.WeakKeyDictionary()
-
-
-def keep(method: Any, answers: Answers) -> None:
-    """Remember the answers behind an ``ids2tokens`` of ours."""
-    _answers[method] = answers
-
-
-def answers_of(method: Any) -> Answers | None:
-    """The answers behind an ``ids2tokens``; None if the function is not ours."""
-    try:
-        return _answers.get(method)
-    except TypeError:  # nothing that can be referred to weakly
-        return None
+_answers: Behind[Answers] = Behind()  # by `ids2tokens`
+keep, answers_of = _answers.keep, _answers.of

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ...notes import NotPlain, note
 from . import mends
 from .answers import Answers, answers_of
+from .behind import Behind
 from .growing_answers import GrowingAnswers
 from .known_parsers import REASONING, marks_of
 from .plain_answers import way_of
@@ -155,20 +156,8 @@ class View:
         return getattr(self._processor, name)
 
 
-_processors: weakref.WeakKeyDictionary[Any, Processors] = weakref.WeakKeyDictionary()
-
-
-def keep(method: Any, processors: Processors) -> None:
-    """Remember the views behind a ``process_response_dict_streaming`` of ours."""
-    _processors[method] = processors
-
-
-def processors_of(method: Any) -> Processors | None:
-    """The views behind a ``process_response_dict_streaming``; None if the function is not ours."""
-    try:
-        return _processors.get(method)
-    except TypeError:  # nothing that can be referred to weakly
-        return None
+_processors: Behind[Processors] = Behind()  # by `process_response_dict_streaming`
+keep, processors_of = _processors.keep, _processors.of
 
 
 def views_of(processor: Any) -> Views | None:
