@@ -89,13 +89,14 @@ def judge(seam: str, place: Any = None, without: Collection[str] = ()) -> Verdic
         One of the row's modules, or the class that is asked in place of the one that the row names.
         Default: the first of the row's modules that is loaded.
     without : collection of str
-        Functions that do not run here.
+        Functions that do not run here.  Known statements of theirs still say which version it is.
     """
     row, known = SEAMS[seam], record().get(seam, {})
-    found = [one for one in functions_of(row, place, known) if one[0] not in without]
+    every = [*functions_of(row, place, known)]
+    found = [one for one in every if one[0] not in without]
     if not found and row.functions:
         return Verdict((Unknown(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0),), {})
-    verdict = compared(found, known, row.facts)
+    verdict = compared(every, known, row.facts, without)
     verdict = verdict._replace(unknown=(*verdict.unknown, *_new_data(row, known)))
     _judgements[seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")] = Judgement(
         row, place, tuple(without), found, verdict
@@ -126,10 +127,11 @@ def changes(side: str, **objects: Any) -> dict[str, list[Unknown]]:
     for row, place, without, found, verdict in list(_judgements.values()):
         if row.side != side or not row.is_used or verdict.unknown:
             continue
-        now = [one for one in functions_of(row, place, record().get(row.name, {})) if one[0] not in without]
+        every = [*functions_of(row, place, record().get(row.name, {}))]
+        now = [one for one in every if one[0] not in without]
         if len(now) == len(found) and all(one[1] is two[1] for one, two in zip(now, found, strict=True)):
             continue
-        unknown = compared(now, record().get(row.name, {}), row.facts).unknown
+        unknown = compared(every, record().get(row.name, {}), row.facts, without).unknown
         if unknown:
             told.setdefault(row.name, []).extend(unknown)
     for seam, one in objects.items():
@@ -152,12 +154,18 @@ def wrapped_in(side: str) -> dict[str, str]:
     }
 
 
-def compared(found: Iterable[tuple[str, Any]], known: Record, facts: Sequence[str] = ()) -> Verdict:
-    """Compare named functions with what is recorded of a seam."""
+def compared(
+    found: Iterable[tuple[str, Any]],
+    known: Record,
+    facts: Sequence[str] = (),
+    without: Collection[str] = (),
+) -> Verdict:
+    """Compare named functions with what is recorded of a seam; those `without` are never unknown."""
     unknown, marks = [], set()
     for name, function in found:
+        runs = name not in without
         if isinstance(function, Unknown):
-            unknown.append(function)
+            unknown += [function] if runs else []
             continue
         recorded = known.get(name, {})
         if (text := whole_of(function)) in recorded:
@@ -165,14 +173,16 @@ def compared(found: Iterable[tuple[str, Any]], known: Record, facts: Sequence[st
             continue
         told = statements_of(function)
         new = next((one for one in told if one.digest not in recorded), None)
-        if not told:
+        if runs and not told:
             unknown.append(Unknown(name, "its source is not there", 0))
-        elif new is not None:
+        elif runs and new is not None:
             unknown.append(Unknown(name, file_of(function), new.line))
         marks |= {recorded.get(one.digest, "") for one in told}
     signs = signs_of(marks, facts)
-    if not unknown and any(len(one) != 1 for one in signs.values()):
-        unknown.append(Unknown("the whole", "it joins statements of versions that do different things", 0))
+    for fact, both in signs.items() if not unknown else ():
+        if len(both) != 1:
+            why = "joins statements of versions that do different things" if both else "tells no version"
+            unknown.append(Unknown("the whole", f"it {why} ({fact})", 0))
     return Verdict(tuple(unknown), {fact: "+" in one for fact, one in signs.items()})
 
 

@@ -142,6 +142,18 @@ def test_statements_of_versions_that_do_different_things_are_not_joined():
     assert gate.compared(found, {"x": dict.fromkeys(told, "")}, ["a fact"]).reason
 
 
+def test_a_function_that_does_not_run_still_tells_the_version():
+    """A version may differ only in what does not run here: over ZeroMQ, in what reads the queue."""
+    runs, other = ({one.digest: mark for one in statements_of(known_function)} for mark in ("", "-"))
+    found = [("runs", known_function), ("other", known_function)]
+    known = {"runs": runs, "other": other}
+    assert gate.compared(found, known, ["a fact"], {"other"}) == ((), {"a fact": False})
+    for new in (known_function, gate.Unknown("other", "", 0)):  # unknown there is not unknown here
+        known = {"runs": other, "other": {}}
+        assert not gate.compared([found[0], ("other", new)], known, ["a fact"], {"other"}).unknown
+    assert gate.compared(found, {"runs": runs, "other": {}}, ["a fact"], {"other"}).unknown
+
+
 def test_records_that_are_joined_keep_the_signs_that_agree():
     one, other = ({"seam": {"x": {"digest": mark}}} for mark in ("+-+", "+++"))
     assert gate.joined(one, one) == one
