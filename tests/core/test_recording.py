@@ -1,5 +1,6 @@
 """The file format of recordings."""
 
+import io
 import os
 import random
 import resource
@@ -139,10 +140,10 @@ def test_every_damaged_byte_is_noticed(written, tmp_path):
         assert found == MESSAGES[: len(found)]
 
 
-def forged(path, size, stored, stored_size=None):
+def forged(path, size, stored, stored_size=None, mtype=1):
     """A recording whose only record claims anything, with a checksum that fits."""
     RecordingWriter(path, force=True).close()
-    fields = struct.pack("<IIqq", len(stored) if stored_size is None else stored_size, size, 1, 0)
+    fields = struct.pack("<IIqq", len(stored) if stored_size is None else stored_size, size, mtype, 0)
     with open(path, "ab") as file:
         file.write(fields + struct.pack("<I", zlib.crc32(stored, zlib.crc32(fields))) + stored)
 
@@ -194,10 +195,14 @@ def test_headers_that_are_none(at, new, sealed, why, path):
     with pytest.raises(RecordingError, match=why):
         Recording(path)
     for mtype in 0, -1:
-        with RecordingWriter(path, force=True) as recording:
-            recording.write(b"x", mtype)
+        forged(path, 1, zlib.compress(b"x"), mtype=mtype)
         with pytest.raises(RecordingError, match=f"message type {mtype}"):
             contents(path)
+        refusal = pytest.raises(ValueError, match=f"mtype = {mtype} is outside 1")
+        with RecordingWriter(path, force=True) as recording, refusal:
+            recording.write(b"x", mtype)
+    with pytest.raises(TypeError, match="mode 'rb'"):
+        Recording(io.StringIO("text"))
 
 
 @each("before, at_the_end", [(b"", 0), (b"what others wrote", 0), (b"what others wrote", os.O_APPEND)])
