@@ -355,16 +355,16 @@ class Recording:
             raise RecordingError(f"{self.name} is damaged: {error}") from None
 
     def __iter__(self) -> Iterator[Message]:
-        self._check_open()
-        self._file.seek(_HEADER.size)
         self.cut = None
-        index = 0
-        while message := self._next(index):
+        index, at = 0, _HEADER.size
+        while message := self._next(index, at):
+            at = self._file.tell()
             yield message
             index += 1
 
-    def _next(self, index: int) -> Message | None:
-        at = self._file.tell()
+    def _next(self, index: int, at: int) -> Message | None:
+        self._check_open()
+        self._file.seek(at)  # the caller of an iteration may begin another one
         fields = self._file.read(_RECORD.size)
         if not fields:
             return None
@@ -393,10 +393,11 @@ class Recording:
         """
         self._check_open()
         end = self._file.seek(0, os.SEEK_END)
-        at = self._file.seek(_HEADER.size)
         self.cut = None
-        index = 0
+        index, at = 0, _HEADER.size
         while at < end:
+            self._check_open()
+            self._file.seek(at)
             fields = self._file.read(_RECORD.size)
             if len(fields) == _RECORD.size:
                 stored_size, size, mtype, time_ns, _ = _RECORD.unpack(fields)
@@ -405,7 +406,7 @@ class Recording:
                 self.cut = _cut_text(index, at)
                 return
             yield Head(index, mtype, time_ns, size)
-            at = self._file.seek(at + _RECORD.size + stored_size)
+            at += _RECORD.size + stored_size
             index += 1
 
     def survey(self) -> Survey:

@@ -55,6 +55,17 @@ def test_what_was_written_is_read(written):
     assert written.read_bytes() == before
 
 
+def test_iterations_do_not_disturb_each_other(written):
+    with Recording(written) as recording:
+        indexes = [message.index for message in recording if recording.survey().messages == 3]
+        assert indexes == [head.index for head in recording.heads() if list(recording)] == [0, 1, 2]
+        both = iter(recording), recording.heads()
+        assert [next(one).index for one in both] == [0, 0]
+    for one in both:
+        with pytest.raises(ValueError, match=str(written)):
+            next(one)
+
+
 def test_an_empty_one_and_a_long_payload(path):
     RecordingWriter(path, force=True).close()  # which needs no file that is there
     with Recording(path) as recording:
