@@ -248,6 +248,9 @@ def inspect_queue(msqid: int) -> QueueInfo:
     raise queue_error(errno.ENOENT, f"looking at queue msqid:{msqid}")
 
 
+_ACCESS = "0o400 reads, 0o200 writes, 0o600 does both"
+
+
 def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int = 0o400) -> int:
     """Open a queue, or make it.
 
@@ -281,7 +284,9 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         numbers, or `key` is not a 32-bit number.
     """
     key = _int32(whole_number(key, "key", _LEAST, 0xFFFFFFFF))
-    access = whole_number(access, "access", 0, 0o600, "0o400 reads, 0o200 writes, 0o600 does both")
+    access = whole_number(access, "access", 0, 0o600, _ACCESS)
+    if access not in (0o200, 0o400, 0o600):
+        raise ValueError(f"access = {access:#o}: {_ACCESS}")
     if create:
         mode = permission_bits(mode)
     while True:

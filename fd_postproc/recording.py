@@ -12,6 +12,7 @@ no earlier message.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -190,9 +191,11 @@ class RecordingWriter:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o600)
         try:
-            self._can_seek = stat.S_ISREG(os.fstat(self._fd).st_mode)
+            status = os.fstat(self._fd)
         except OSError as error:  # no such descriptor
             raise OSError(error.errno, error.strerror, self.path) from None
+        self._can_seek = stat.S_ISREG(status.st_mode)
+        self._has_name = status.st_nlink > 0  # a temporary file may have none
         appends = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND  # a shell's >> begins at position 0
         whence = os.SEEK_END if appends else os.SEEK_CUR
         self._start = os.lseek(self._fd, 0, whence) if self._can_seek else 0
@@ -210,29 +213,36 @@ class RecordingWriter:
         TypeError
             If `payload` is not bytes, or another argument is not a whole number.
         ValueError
-            If the payload is longer than `MAX_PAYLOAD`, the type or the time does not fit 64 bits, or the
-            writer is closed.
+            If the payload is longer than `MAX_PAYLOAD`, the type is below 1, type or time do not fit 64 bits,
+            or the writer is closed.
         OSError
-            If the disk is full.  The file then ends after the previous message.
+            If the disk is full.  The file then ends after the previous message.  Also if somebody has removed
+            the file: what is written then is lost when it is closed.
         """
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise TypeError(f"payload must be bytes, not {kind_of(payload)}")
         if self._fd < 0:
             raise ValueError(f"the RecordingWriter of {self.path} is closed")
         payload = bytes(payload)
-        mtype = whole_number(mtype, "mtype", -(1 << 63), (1 << 63) - 1)
+        mtype = whole_number(mtype, "mtype", 1, (1 << 63) - 1, "the kernel sends no other")
         if time_ns is not None:
             time_ns = whole_number(time_ns, "time_ns", -(1 << 63), (1 << 63) - 1)
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(
                 f"a message of {len(payload)} bytes; a recording holds at most {MAX_PAYLOAD} per message"
             )
+        if self.is_removed():
+            raise FileNotFoundError(errno.ENOENT, "the file was removed while it was written", self.path)
         stored = zlib.compress(payload, self._level)
         when = self._now() if time_ns is None else time_ns
         fields = _RECORD.pack(len(stored), len(payload), mtype, when, 0)[: -_CRC.size]
         self._append(fields + _CRC.pack(_crc(fields, stored)) + stored)
         self.messages += 1
         self.payload_bytes += len(payload)
+
+    def is_removed(self) -> bool:
+        """Whether somebody has removed the file since it was opened, so that it is lost when it is closed."""
+        return self._has_name and self._fd >= 0 and not os.fstat(self._fd).st_nlink
 
     def _now(self) -> int:
         return self._epoch_ns + time.monotonic_ns()
@@ -321,6 +331,8 @@ class Recording:
 
     def _read_header(self) -> None:
         header = self._file.read(_HEADER.size)
+        if not isinstance(header, bytes):
+            raise TypeError("source must be a binary file, not one of text: open it with mode 'rb'")
         if not header.startswith(_MAGIC):
             raise RecordingError(f"{self.name} is not a recording made by 'fd-postproc record'")
         if len(header) < _HEADER.size:
@@ -343,16 +355,16 @@ class Recording:
             raise RecordingError(f"{self.name} is damaged: {error}") from None
 
     def __iter__(self) -> Iterator[Message]:
-        self._check_open()
-        self._file.seek(_HEADER.size)
         self.cut = None
-        index = 0
-        while message := self._next(index):
+        index, at = 0, _HEADER.size
+        while message := self._next(index, at):
+            at = self._file.tell()
             yield message
             index += 1
 
-    def _next(self, index: int) -> Message | None:
-        at = self._file.tell()
+    def _next(self, index: int, at: int) -> Message | None:
+        self._check_open()
+        self._file.seek(at)  # the caller of an iteration may begin another one
         fields = self._file.read(_RECORD.size)
         if not fields:
             return None
@@ -381,10 +393,11 @@ class Recording:
         """
         self._check_open()
         end = self._file.seek(0, os.SEEK_END)
-        at = self._file.seek(_HEADER.size)
         self.cut = None
-        index = 0
+        index, at = 0, _HEADER.size
         while at < end:
+            self._check_open()
+            self._file.seek(at)
             fields = self._file.read(_RECORD.size)
             if len(fields) == _RECORD.size:
                 stored_size, size, mtype, time_ns, _ = _RECORD.unpack(fields)
@@ -393,7 +406,7 @@ class Recording:
                 self.cut = _cut_text(index, at)
                 return
             yield Head(index, mtype, time_ns, size)
-            at = self._file.seek(at + _RECORD.size + stored_size)
+            at += _RECORD.size + stored_size
             index += 1
 
     def survey(self) -> Survey:

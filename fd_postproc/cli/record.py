@@ -55,17 +55,22 @@ def run(args: argparse.Namespace) -> int:
             f"Recording queue msqid:{queue.msqid} into {name}: it holds user text.  Messages are taken: an "
             "engine does not get them.  Ctrl-C stops."
         )
+        why = ""
         try:
             _take_all(queue, recording, name, args.count, args.seconds)
         except QueueRemoved:
-            raise CommandError(
+            why = (
                 f"queue msqid:{queue.msqid} was removed while recording; all earlier messages are in the file"
-            ) from None
+            )
         finally:
             note(
                 f"{plural(recording.messages, 'message')}, {plural(recording.payload_bytes, 'byte')}: "
                 f"{name} ({plural(recording.file_bytes, 'byte')})."
             )
+        if recording.is_removed():
+            why = f"{name} was removed while recording: what it held is lost"
+    if why:
+        raise CommandError(why)
     return 0
 
 
@@ -90,9 +95,10 @@ def _take_all(
                 recording.write(*taken)
             except (OSError, ValueError) as error:
                 why = (error.strerror if isinstance(error, OSError) else "") or str(error)
+                earlier = "went with the file" if recording.is_removed() else "are recorded"
                 raise CommandError(
                     f"{name}: {why}; the message in hand ({len(taken[0]):,} bytes, type {taken[1]}) "
-                    f"{_rescued(queue, recording, *taken)}; all earlier messages are recorded"
+                    f"{_rescued(queue, recording, *taken)}; all earlier messages {earlier}"
                 ) from None
 
 

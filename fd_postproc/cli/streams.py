@@ -36,7 +36,12 @@ def open_input(name: str) -> IO[bytes]:
     RecordingError
         If it is a flight recorder's file that holds no messages.
     """
-    source: IO[bytes] = os.fdopen(_input(), "rb") if name == STANDARD else open(name, "rb")  # noqa: SIM115
+    try:
+        source: IO[bytes] = os.fdopen(_input(), "rb") if name == STANDARD else open(name, "rb")  # noqa: SIM115
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(None, "it is a socket: name a file or a pipe", name) from None
     try:
         return _from_its_start(source, name)
     except OSError as error:  # of a read or a write, which do not know the name
@@ -61,11 +66,14 @@ def _from_its_start(source: IO[bytes], name: str) -> IO[bytes]:
 
 
 def _input() -> int:
-    """A file descriptor of standard input; OSError if it is closed."""
+    """A file descriptor of standard input; OSError if it is closed, or a terminal."""
     try:
-        return os.dup(0)
+        if not os.isatty(0):
+            return os.dup(0)
+        state = "a terminal"
     except OSError:
-        raise OSError(None, "standard input is closed: redirect a file or a pipe to it") from None
+        state = "closed"
+    raise OSError(None, f"standard input is {state}: redirect a file or a pipe to it") from None
 
 
 def _recording_of(source: IO[bytes], name: str) -> IO[bytes]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _LARGEST = (1 << 31) - 1
+_LONGEST = 10**9
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -62,8 +63,8 @@ def positive_number(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    if not 0 < value < _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below {_LONGEST:,}")
     return value
 
 

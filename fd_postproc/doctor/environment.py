@@ -14,11 +14,23 @@ from pathlib import Path
 
 from ..core.cuda import driver_version, why_no_cuda
 from ..flight.files import fault_of, folders
-from ..support.environment import FLIGHT, FLIGHT_FOLDER, PREFIX, VARIABLES, Switch, misspelt
+from ..support.environment import (
+    API,
+    FLIGHT,
+    FLIGHT_FOLDER,
+    FLIGHT_TOKENS,
+    PREFIX,
+    STREAM_INTERVAL,
+    VARIABLES,
+    Switch,
+    misspelt,
+)
 from .findings import Finding
 from .plugins import check_plugins
 
 _KNOWN = ", ".join(name for name in VARIABLES if name.startswith(PREFIX))
+# A variable, and the one that turns off what it is about.
+_NEEDED = (FLIGHT_TOKENS, FLIGHT), (STREAM_INTERVAL, API)
 # A file that FastDeploy has and the unrelated projects of similar names do not.
 FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
 
@@ -47,6 +59,12 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
             found.append(Finding("error", "environment", "variable-invalid", name, seen, remedy))
         else:
             good.append(f"{name}={os.environ[name]}")
+    for variable, needed in _NEEDED:
+        if variable.complaint or needed.complaint or needed.value or variable.value == variable.of(None):
+            continue
+        seen = f"it has no effect: {needed}={needed.text} turns off what it needs"
+        remedy = (f"unset one of the two: {variable}={variable.text}, {needed}={needed.text}",)
+        found.append(Finding("warning", "environment", "variable-idle", str(variable), seen, remedy))
     if os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1":
         seen = (
             "FastDeploy uses ZeroMQ, as it does by itself for every pooling model: nothing arrives on any of "

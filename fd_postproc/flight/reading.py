@@ -142,7 +142,12 @@ def read(path: str, most: int | None = None) -> Flight:
     OSError
         If it cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a socket's
+            raise
+        raise FlightError(f"{path} is not a regular file") from None
     try:
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):

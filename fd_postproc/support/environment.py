@@ -178,8 +178,15 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 
 def _peer(text: str) -> bool:
-    if text and COMPACT not in text.split(","):
-        raise ValueError
+    words = text.split(",")
+    if text and COMPACT not in words:
+        raise ValueError(
+            f"does not name {COMPACT}, without which nothing else is used; known: "
+            f"{', '.join((COMPACT, STREAMS, DRAFTS))}, {SERVICE}NUMBER, separated by commas without spaces"
+        )
+    for word in words:
+        if word.startswith(SERVICE) and not re.fullmatch(_SERVICE_WORD, word):
+            raise ValueError(f"holds {word}: a service's NUMBER is eight digits, 0 to 9 and a to f")
     return bool(text)
 
 
@@ -187,7 +194,7 @@ def _peer(text: str) -> bool:
 def service_number(peer: str) -> int:
     """The service's number in a value of ``FD_POSTPROC_PEER``; 0: it has none."""
     for word in peer.split(","):
-        if re.fullmatch(SERVICE + "[0-9a-f]{8}", word):
+        if re.fullmatch(_SERVICE_WORD, word):
             return int(word.removeprefix(SERVICE), 16)
     return 0
 
@@ -246,6 +253,7 @@ STREAMS = "streams/3"
 """The word by which FastDeploy's engine says that it understands frames through the ZeroMQ socket."""
 SERVICE = "service/"
 """Beginning of the word that names the service: its number follows, in eight hexadecimal digits."""
+_SERVICE_WORD = SERVICE + "[0-9a-f]{8}"
 DRAFTS = "streams/3+drafts"
 """The word by which it says that those of speculative decoding are to come there, too."""
 
@@ -255,13 +263,7 @@ QUEUE_ID = Variable("INFERENCE_MSG_QUEUE_ID", "1", "is not a decimal 32-bit numb
 MESSAGE_ID = Variable(
     "INFERENCE_MSG_ID", "1", "is not a decimal number, 0 to 2147483647, other than 2", _message_id
 )
-PEER = Variable(
-    "FD_POSTPROC_PEER",
-    "",
-    f"does not name {COMPACT}, without which nothing else is used; known: "
-    f"{', '.join((COMPACT, STREAMS, DRAFTS))}, {SERVICE}NUMBER, separated by commas without spaces",
-    _peer,
-)
+PEER = Variable("FD_POSTPROC_PEER", parse=_peer)
 DIALECT = Variable("FD_POSTPROC_DIALECT", "auto", f"is not one of {', '.join(DIALECTS)}", _one_of(*DIALECTS))
 CHECKSUM = Switch("FD_POSTPROC_CHECKSUM", "1", safe=True)
 QUEUE_MODE = Variable(

@@ -48,4 +48,7 @@ def answer_of(module: str, *, mark: str, patience: float, settings: dict[str, st
             answer: dict[str, Any] = json.loads(line.removeprefix(mark))
             return answer
     last = (child.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-    raise ValueError(f"the child process ended with status {child.returncode}: {last}")
+    status = child.returncode
+    if status < 0:
+        raise ValueError(f"signal {-status} ended the child process (9: dmesg, is memory short?): {last}")
+    raise ValueError(f"the child process ended with status {status}: {last}")

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import stat
 import subprocess
 import time
 from types import SimpleNamespace
@@ -201,10 +202,13 @@ def test_runs_of_one_process_number(run, folder):
         (["/proc/version"], "is not a flight recorder's file"),
         (["/nowhere/at-all"], "No such file"),
         (["nofile.flight"], "No such file"),
+        (["{tmp}/socket"], "/socket is not a regular file"),
     ],
 )
-def test_what_is_not_there(run, folder, what, words):
-    status, _, err = run("explain", *what)
+def test_what_is_not_there(run, folder, what, words, tmp_path):
+    if "{tmp}/socket" in what:
+        os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
+    status, _, err = run("explain", *(one.format(tmp=tmp_path) for one in what))
     assert status == 1
     assert words in err
     assert "Traceback" not in err

@@ -4,6 +4,7 @@ import ctypes
 import gzip
 import os
 import re
+import stat
 import struct
 
 import pytest
@@ -120,6 +121,7 @@ def places(queue, tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(100)))
     os.mkfifo(tmp_path / "pipe")
+    os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
     return {"tmp": tmp_path, "queue": key_of(queue)}
 
 
@@ -140,6 +142,7 @@ def places(queue, tmp_path):
         (["inspect", "/proc/self/mem"], "/proc/self/mem: "),
         (["inspect", "{tmp}/loop"], "{tmp}/loop: Too many levels of symbolic links"),
         (["inspect", "{tmp}/a.gz"], "{tmp}/a.gz is compressed"),
+        (["inspect", "{tmp}/socket"], "{tmp}/socket: it is a socket"),
         (["record", "{queue}", ""], "'': No such file"),
         (["record", "{queue}", "{tmp}/pipe"], "{tmp}/pipe is not a regular file"),
         (["record", "{queue}", "{tmp}/pipe", "--force"], "{tmp}/pipe is not a regular file"),

@@ -87,12 +87,21 @@ sys.exit(main(["doctor", "--no-trial"]))
 """
 
 
+TERMINAL = """
+import os, sys
+os.dup2(os.openpty()[1], 0)
+from fd_postproc.cli import main
+sys.exit(main(["inspect", "-"]))
+"""
+
+
 @pytest.mark.resident_memory
 @each(
     "command, words",
     [
         (["sh", "-c", f'"{FD_POSTPROC}" inspect - <&-'], "standard input is closed"),
         (["sh", "-c", f'"{FD_POSTPROC}" replay - 8002 <&-'], "standard input is closed"),
+        ([sys.executable, "-c", TERMINAL], "standard input is a terminal"),
         (["prlimit", "--as=150000000", "--", FD_POSTPROC, "demo"], "not enough memory"),
         ([sys.executable, "-c", MISSING], "the package rich is not installed"),
     ],

@@ -127,6 +127,30 @@ def test_record_ends_when_the_queue_is_removed(run, queue, tmp_path):
     assert payloads(tmp_path / "a") == [b"x"]
 
 
+@each("comes", [True, False])
+def test_a_file_that_is_removed_while_it_is_written_is_reported(run, queue, tmp_path, comes):
+    """What comes later goes back into the queue."""
+    path = tmp_path / "a"
+
+    def remove():
+        until(lambda: path.exists() and path.stat().st_size > 68)  # the header and a message
+        path.unlink()
+        if comes:
+            queue.send(b"second")
+        else:
+            queue.remove()
+
+    queue.send(b"first")
+    with ThreadPoolExecutor() as beside:
+        beside.submit(remove)
+        status, _, err = run("record", key_of(queue), path)
+    assert status == 1
+    assert ("went with the file" if comes else "what it held is lost") in err
+    assert "are in the file" not in err
+    if comes:
+        assert take_all(queue) == [(b"second", 1)]
+
+
 def test_a_full_disk_is_reported_with_the_message_in_hand(run, queue, tmp_path):
     queue.send(b"first")
     queue.send(os.urandom(4000))

@@ -23,6 +23,7 @@ from tests.lib.rows import each
         (["record", "name", "file"], "queue id"),
         (["record", "1", "file", "--seconds", "0"], "above 0"),
         (["record", "1", "file", "--seconds", "soon"], "above 0"),
+        (["record", "1", "file", "--seconds", "1e308"], "below 1,000,000,000"),
         (["replay", "file", "1", "--speed", "2", "--full-speed"], "not allowed"),
     ],
 )

@@ -19,6 +19,12 @@ def test_of_an_id_twenty_bits_count(queue_id, tmp_path):
     assert -(1 << 31) <= key < 1 << 31
 
 
+@each("access", [0, 0o100, 0o500])
+def test_how_a_queue_is_used_is_one_of_three_numbers(access, queue_key):
+    with pytest.raises(ValueError, match=f"access = {access:#o}"):
+        queues.open_queue(queue_key, access=access)
+
+
 @each("mode, told", [(0o600, False), (0o660, True), (0o606, True), (0o620, True)])
 def test_who_may_use_a_queue_that_is_there_is_told(mode, told, queue_keys, caplog):
     caplog.clear()

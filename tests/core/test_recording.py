@@ -1,5 +1,6 @@
 """The file format of recordings."""
 
+import io
 import os
 import random
 import resource
@@ -52,6 +53,17 @@ def test_what_was_written_is_read(written):
     with pytest.raises(FileExistsError):
         RecordingWriter(written)
     assert written.read_bytes() == before
+
+
+def test_iterations_do_not_disturb_each_other(written):
+    with Recording(written) as recording:
+        indexes = [message.index for message in recording if recording.survey().messages == 3]
+        assert indexes == [head.index for head in recording.heads() if list(recording)] == [0, 1, 2]
+        both = iter(recording), recording.heads()
+        assert [next(one).index for one in both] == [0, 0]
+    for one in both:
+        with pytest.raises(ValueError, match=str(written)):
+            next(one)
 
 
 def test_an_empty_one_and_a_long_payload(path):
@@ -139,10 +151,10 @@ def test_every_damaged_byte_is_noticed(written, tmp_path):
         assert found == MESSAGES[: len(found)]
 
 
-def forged(path, size, stored, stored_size=None):
+def forged(path, size, stored, stored_size=None, mtype=1):
     """A recording whose only record claims anything, with a checksum that fits."""
     RecordingWriter(path, force=True).close()
-    fields = struct.pack("<IIqq", len(stored) if stored_size is None else stored_size, size, 1, 0)
+    fields = struct.pack("<IIqq", len(stored) if stored_size is None else stored_size, size, mtype, 0)
     with open(path, "ab") as file:
         file.write(fields + struct.pack("<I", zlib.crc32(stored, zlib.crc32(fields))) + stored)
 
@@ -194,10 +206,14 @@ def test_headers_that_are_none(at, new, sealed, why, path):
     with pytest.raises(RecordingError, match=why):
         Recording(path)
     for mtype in 0, -1:
-        with RecordingWriter(path, force=True) as recording:
-            recording.write(b"x", mtype)
+        forged(path, 1, zlib.compress(b"x"), mtype=mtype)
         with pytest.raises(RecordingError, match=f"message type {mtype}"):
             contents(path)
+        refusal = pytest.raises(ValueError, match=f"mtype = {mtype} is outside 1")
+        with RecordingWriter(path, force=True) as recording, refusal:
+            recording.write(b"x", mtype)
+    with pytest.raises(TypeError, match="mode 'rb'"):
+        Recording(io.StringIO("text"))
 
 
 @each("before, at_the_end", [(b"", 0), (b"what others wrote", 0), (b"what others wrote", os.O_APPEND)])

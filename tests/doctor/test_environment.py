@@ -29,6 +29,7 @@ from tests.lib.rows import each
         ("FD_POSTPROC_QUEUE_MODE", "777", "is not octal"),
         *(("FD_POSTPROC_DIALECT", text, "not one of auto") for text in ("Compact", "dense", "auto,packed")),
         *(("FD_POSTPROC_PEER", text, "compact/1") for text in ("yes", "compact/2", "compact/10")),
+        ("FD_POSTPROC_PEER", "compact/1,service/8002", "eight digits"),
         ("FD_POSTPROC_CUDA_BUFFERS", "2", ""),
         ("FD_POSTPROC_LOG_STATS", "-1", ""),
         ("ENABLE_V1_KVCACHE_SCHEDULER", "yes", ""),
@@ -39,6 +40,7 @@ from tests.lib.rows import each
         ("FD_POSTPROC_QUEUE_MODE", "666", None),
         ("FD_POSTPROC_DIALECT", "auto", None),
         ("FD_POSTPROC_PEER", "compact/1", None),
+        ("FD_POSTPROC_PEER", "compact/1,new/1,service/00008002", None),
         ("INFERENCE_MSG_QUEUE_ID", "", None),
         ("FD_POSTPROC_CUDA_BUFFERS", "", None),
     ],
@@ -60,6 +62,22 @@ def test_bad_variables_are_errors(run, monkeypatch, queue, name, value, fault):
     if value == "eight":
         status, out, _ = run("--queue-id", f"key:{queue.key:#x}")
         assert (status, name in out) == (1, True)
+
+
+@each(
+    ("name", "value", "needed"),
+    [
+        ("FD_POSTPROC_FLIGHT_TOKENS", "1", "FD_POSTPROC_FLIGHT"),
+        ("FD_POSTPROC_STREAM_INTERVAL", "4", "FD_POSTPROC_API"),
+        ("FD_POSTPROC_STREAM_INTERVAL", "0", None),
+    ],
+)
+def test_a_variable_without_effect(monkeypatch, name, value, needed):
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv(needed or "FD_POSTPROC_API", "0")
+    (found,) = check_environment()
+    assert (found.code, found.severity) == (("variable-idle", "warning") if needed else ("environment", "ok"))
+    assert needed is None or (found.subject == name and needed in found.seen)
 
 
 @each(
