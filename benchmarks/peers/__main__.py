@@ -161,9 +161,11 @@ def main() -> int:
         "--environments", type=Path, default=environments.DEFAULT, help="folder of the environments"
     )
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS), help="requests at a time")
-    parser.add_argument("--passes", type=int, default=turns.PASSES, help="of each contender")
+    parser.add_argument("--passes", type=int, default=turns.PASSES, help="of each contender, at least 2")
     parser.add_argument("--results", type=Path, default=results.FILE, help="file of the results")
     arguments = parser.parse_args()
+    if arguments.passes < 2:
+        parser.error(f"--passes {arguments.passes}: a spread takes at least 2")
     engines = [one for one in arguments.what if one != "report"]
     if engines:
         run(engines, arguments)
