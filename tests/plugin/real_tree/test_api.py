@@ -137,7 +137,11 @@ def test_recorded_answers_that_are_mended(tree, tmp_path):
     off = serve(tree, tmp_path / "off")
     on = serve(tree, tmp_path / "on", FD_PLUGINS="fd_postproc")
     changed = on["wrong"].keys() - off["wrong"].keys()
-    assert changed == {name for names in MENDED.values() for name in names} - off["wrong"].keys()
+    same = {*off["wrong"]}
+    source = (tree / "fastdeploy" / "entrypoints" / "openai" / "serving_completion.py").read_text()
+    if 'ValueError("{}".format(data["error_msg"]))' in source:
+        same.add("g010")  # it ends aborted, which is an error there: no text is seen
+    assert changed == {name for names in MENDED.values() for name in names} - same
 
 
 @each_tree
