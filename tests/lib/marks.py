@@ -1,4 +1,4 @@
-"""What the marks do: `nightly` and `quarantine` leave a test out, `realtime` runs it in one process with its like.
+"""What the marks do: `nightly` and `quarantine` leave a test out, `realtime` ones share a process.
 
 With pytest-xdist the tests are collected in worker processes.  Those write into a file what the first process
 has to know: which tests need real time, and which are in quarantine.

@@ -43,6 +43,12 @@ def no_notes(monkeypatch):
 
 
 @pytest.fixture
+def quick_trial(monkeypatch):
+    """A short trial of each pair of parsers, for tests of something else."""
+    monkeypatch.setattr(known, "ANSWERS", 3)
+
+
+@pytest.fixture
 def ours():
     cls, undo = install()
     yield cls
@@ -77,6 +83,7 @@ def played_the_same(own, theirs, stream, answers=40):
     assert own.decode_status == {}
 
 
+@pytest.mark.usefixtures("quick_trial")
 @each("stream", [True, False])
 @each("reasoning, tools", [(Thinks, Calls), (Thinks, None), (None, Calls), (None, None)])
 def test_random_answers(ours, reasoning, tools, stream):
@@ -121,6 +128,7 @@ class Derived(ChatCompletionRequest):
 OfAnother = type("ChatCompletionRequest", (SimpleNamespace,), {})
 
 
+@pytest.mark.usefixtures("quick_trial")
 @each(
     "request_, is_counted",
     [
@@ -293,6 +301,7 @@ PLAIN, PARSED = (None, None), (Thinks, Calls)
 STAY_PLAIN = (set_tokenizer, wrap_streamed)
 
 
+@pytest.mark.usefixtures("quick_trial")
 @each(
     "pair, changes",
     [
@@ -367,6 +376,7 @@ def test_planted_differences_are_seen(monkeypatch):
             known.marks_of(Thinks(Tokenizer()), Calls, Tokenizer())
 
 
+@pytest.mark.usefixtures("quick_trial")
 @each("stream", [True, False])
 def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
     """At most 24 bytes a token."""
@@ -391,6 +401,7 @@ def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
     assert own - stock < 24 * len(results)
 
 
+@pytest.mark.usefixtures("quick_trial")
 @each("where", ["views_of", "add_ids", "count"])
 @each("stream", [True, False])
 def test_a_failure_of_ours_is_fastdeploys_method(where, stream, monkeypatch):
