@@ -93,7 +93,7 @@ sys.exit(main(["doctor", "--no-trial"]))
     [
         (["sh", "-c", f'"{FD_POSTPROC}" inspect - <&-'], "standard input is closed"),
         (["sh", "-c", f'"{FD_POSTPROC}" replay - 8002 <&-'], "standard input is closed"),
-        (["prlimit", "--as=150000000", "--", FD_POSTPROC, "demo"], "not enough memory"),
+        (["prlimit", "--as=150000000", "--", FD_POSTPROC, "demo", "--repeat", "1"], "not enough memory"),
         ([sys.executable, "-c", MISSING], "the package rich is not installed"),
     ],
 )
