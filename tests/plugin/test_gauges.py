@@ -14,7 +14,9 @@ from tests.lib.waiting import until
 PROCESS = """
 import os, signal, sys
 from prometheus_client import Gauge
+from fd_postproc.fastdeploy import gauges
 from fd_postproc.fastdeploy.gauges import export, sweep
+gauges.SWEEP_S = 0
 foreign = Gauge("foreign", "one of FastDeploy's", multiprocess_mode="livesum")
 for line in sys.stdin:
     what, *words = line.split()
