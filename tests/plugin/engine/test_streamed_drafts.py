@@ -203,7 +203,14 @@ def test_what_is_no_such_step_is_refused(running):
     assert running.processor.counters.lost_steps == 0
 
 
-def test_a_worker_without_the_plug_in_is_told_of(running):
+@pytest.fixture
+def soon_unheard(monkeypatch):
+    """An engine looks at the queue at once, not after two seconds."""
+    source = imported("fd_postproc.fastdeploy.engine.processor.socket_source")
+    monkeypatch.setattr(source, "UNHEARD_S", 0.05)
+
+
+def test_a_worker_without_the_plug_in_is_told_of(soon_unheard, running):
     """Its tokens go into the queue, where nobody reads."""
     with fp.Sender("spec") as sender:
         sender.send(accepted([5]))
