@@ -33,19 +33,15 @@ from tests.lib.restated_parsers import (
 )  # fmt: skip
 from tests.lib.rows import each
 
+ANSWERS = known.ANSWERS
 NOT_QUICK = "parsers are given the whole answer at each chunk: "
 
 
 @pytest.fixture(autouse=True)
 def no_notes(monkeypatch):
     remember(monkeypatch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
+    monkeypatch.setattr(known, "ANSWERS", 3)  # a short trial, where it is not what is tested
     forget()
-
-
-@pytest.fixture
-def quick_trial(monkeypatch):
-    """A short trial of each pair of parsers, for tests of something else."""
-    monkeypatch.setattr(known, "ANSWERS", 3)
 
 
 @pytest.fixture
@@ -83,7 +79,6 @@ def played_the_same(own, theirs, stream, answers=40):
     assert own.decode_status == {}
 
 
-@pytest.mark.usefixtures("quick_trial")
 @each("stream", [True, False])
 @each("reasoning, tools", [(Thinks, Calls), (Thinks, None), (None, Calls), (None, None)])
 def test_random_answers(ours, reasoning, tools, stream):
@@ -128,7 +123,6 @@ class Derived(ChatCompletionRequest):
 OfAnother = type("ChatCompletionRequest", (SimpleNamespace,), {})
 
 
-@pytest.mark.usefixtures("quick_trial")
 @each(
     "request_, is_counted",
     [
@@ -231,7 +225,8 @@ class TakesNoState(Thinks):
     ],
 )
 @each("stream", [True, False])
-def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
+def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream, monkeypatch):
+    monkeypatch.setattr(known, "ANSWERS", ANSWERS)
     forget()
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
     deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
@@ -301,7 +296,6 @@ PLAIN, PARSED = (None, None), (Thinks, Calls)
 STAY_PLAIN = (set_tokenizer, wrap_streamed)
 
 
-@pytest.mark.usefixtures("quick_trial")
 @each(
     "pair, changes",
     [
@@ -365,6 +359,7 @@ def test_ids_that_are_no_list_are_fastdeploys(ours):
 
 def test_planted_differences_are_seen(monkeypatch):
     """The trial tells an excerpt that has lost something."""
+    monkeypatch.setattr(known, "ANSWERS", ANSWERS)
     shortened = known.Excerpts._shortened
     for planted in (
         lambda self: shortened(self).replace("\n", ""),
@@ -376,7 +371,6 @@ def test_planted_differences_are_seen(monkeypatch):
             known.marks_of(Thinks(Tokenizer()), Calls, Tokenizer())
 
 
-@pytest.mark.usefixtures("quick_trial")
 @each("stream", [True, False])
 def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
     """At most 24 bytes a token."""
@@ -401,7 +395,6 @@ def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
     assert own - stock < 24 * len(results)
 
 
-@pytest.mark.usefixtures("quick_trial")
 @each("where", ["views_of", "add_ids", "count"])
 @each("stream", [True, False])
 def test_a_failure_of_ours_is_fastdeploys_method(where, stream, monkeypatch):
