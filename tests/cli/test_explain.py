@@ -16,7 +16,7 @@ import fd_postproc as fp
 from fd_postproc.cli import explain
 from fd_postproc.flight.codes import End, Kind
 from fd_postproc.flight.recorder import Recorder
-from tests.lib.children import python
+from tests.lib.children import ended, forked, python
 from tests.lib.commands import all_from, at_terminal, flat, key_of
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
@@ -58,18 +58,25 @@ def test_the_newest_engines(run, recorder):
 @contextlib.contextmanager
 def running(queue_id, request, node=""):
     """An engine of another process, which runs until the block ends; its pid."""
-    code = f"""
-import logging, sys
-from fd_postproc.flight.recorder import Recorder
-recorder = Recorder.begin("engine", "topk", {queue_id}, logging.getLogger("x"), size=1 << 16, node={node!r})
-recorder.began(3, "{request}", 70, 1.5)
-print("begun", flush=True)
-sys.stdin.read()
-"""
-    with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as engine:
-        assert engine.stdout.readline() == "begun\n"
-        yield engine.pid
-        engine.stdin.close()
+    told, order = os.pipe(), os.pipe()
+
+    def engine():
+        recorder = Recorder.begin("engine", "topk", queue_id, LOG, size=1 << 16, node=node)
+        recorder.began(3, request, 70, 1.5)
+        os.write(told[1], b"begun")
+        os.read(order[0], 1)
+        del recorder
+
+    child = forked(engine)
+    os.close(told[1])
+    try:
+        assert os.read(told[0], 5) == b"begun"
+        yield child
+    finally:
+        os.write(order[1], b".")
+        ended(child)
+        for descriptor in (told[0], *order):
+            os.close(descriptor)
 
 
 def test_whose_story_it_is_where_one_runs_and_others_ended(run, folder):

@@ -102,7 +102,7 @@ sys.exit(main(["inspect", "-"]))
         (["sh", "-c", f'"{FD_POSTPROC}" inspect - <&-'], "standard input is closed"),
         (["sh", "-c", f'"{FD_POSTPROC}" replay - 8002 <&-'], "standard input is closed"),
         ([sys.executable, "-c", TERMINAL], "standard input is a terminal"),
-        (["prlimit", "--as=150000000", "--", FD_POSTPROC, "demo"], "not enough memory"),
+        (["prlimit", "--as=150000000", "--", FD_POSTPROC, "demo", "--repeat", "1"], "not enough memory"),
         ([sys.executable, "-c", MISSING], "the package rich is not installed"),
     ],
 )

@@ -9,8 +9,6 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-import pytest
-
 from tests.lib.paths import ROOT
 
 STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"]
@@ -28,6 +26,8 @@ def compiler():
 
 def library(name):
     """A C file of this folder as a library in this process; ``CFLAGS`` are the last flags."""
+    import pytest  # here: child processes use this module, and the import would be most of their time
+
     if compiler() is None:
         pytest.skip("needs a C compiler")
     with tempfile.TemporaryDirectory() as folder:

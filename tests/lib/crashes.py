@@ -4,7 +4,7 @@ The test that was under way fails once, the rest of its file goes to another pro
 in the end is listed.  pytest-xdist by itself starts that test again with each new process until there have
 been too many, and then ends the run without a word about the others.
 
-Tests that need real time are one piece of work, which one process gets when all others have ended.
+Tests that need real time are one piece of work, and the first: no process waits for it at the end.
 """
 
 import os
@@ -20,20 +20,18 @@ REALTIME = "tests that need real time"
 class Scheduling(LoadFileScheduling):
     """One file a process; a test that ended its process is not started again."""
 
-    last = frozenset()
+    realtime = frozenset()
 
     def schedule(self):
-        self.last = frozenset(marks.notes(self.config)["realtime"])
+        self.realtime = frozenset(marks.notes(self.config)["realtime"])
         super().schedule()
 
     def _split_scope(self, nodeid):
-        return REALTIME if nodeid in self.last else super()._split_scope(nodeid)
+        return REALTIME if nodeid in self.realtime else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node):
         if REALTIME in self.workqueue:
-            self.workqueue.move_to_end(REALTIME)
-            if self._waits(node):
-                return
+            self.workqueue.move_to_end(REALTIME, last=False)
         super()._assign_work_unit(node)
 
     def remove_node(self, node):
@@ -51,19 +49,9 @@ class Scheduling(LoadFileScheduling):
         """
         if node not in self.registered_collections:
             return
-        if not self._waits(node):
-            super()._reschedule(node)
+        super()._reschedule(node)
         while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
-            if self._waits(node):
-                # All but one end, and do then what they have kept back; that one comes here again.
-                if not all(other.shutting_down for other in self.nodes if other is not node):
-                    node.shutdown()
-                break
             self._assign_work_unit(node)
-
-    def _waits(self, node):
-        """Whether nothing is left but the tests that need real time, and another process is not done."""
-        return list(self.workqueue) == [REALTIME] and self.nodes != [node]
 
     def _under_way(self, node):
         """The first test that is not done, which is done now; None if there is none."""

@@ -1,7 +1,7 @@
-"""What the marks do: `nightly` and `quarantine` leave a test out, `realtime` runs it after all others.
+"""What the marks do: `nightly` and `quarantine` leave a test out, `realtime` ones share a process.
 
 With pytest-xdist the tests are collected in worker processes.  Those write into a file what the first process
-has to know: which tests are last, and which are in quarantine.
+has to know: which tests need real time, and which are in quarantine.
 """
 
 import contextlib

@@ -1,20 +1,22 @@
 """The gauges of several processes, as a scrape of prometheus_client's multiprocess mode reads them."""
 
-import json
 import os
 import signal
 import subprocess
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from tests.lib.children import python
-from tests.lib.rows import each
 from tests.lib.waiting import until
 
 PROCESS = """
 import os, signal, sys
 from prometheus_client import Gauge
+from fd_postproc.fastdeploy import gauges
 from fd_postproc.fastdeploy.gauges import export, sweep
+gauges.SWEEP_S = 0
 foreign = Gauge("foreign", "one of FastDeploy's", multiprocess_mode="livesum")
 for line in sys.stdin:
     what, *words = line.split()
@@ -34,17 +36,6 @@ for line in sys.stdin:
         print(child, flush=True)
         continue
     print("done", flush=True)
-"""
-SCRAPE = """
-import json, sys
-from prometheus_client import CollectorRegistry
-from prometheus_client.multiprocess import MultiProcessCollector
-registry = CollectorRegistry()
-MultiProcessCollector(registry, sys.argv[1])
-print(json.dumps({
-    " ".join([sample.name.removeprefix("fd_postproc_"), *sample.labels.values()]): sample.value
-    for metric in registry.collect() for sample in metric.samples if metric.name.startswith("fd_postproc_")
-}))
 """
 ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 """A command's beginning: it is process 1 of a PID namespace, as in a container."""
@@ -75,12 +66,12 @@ class Process:
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that starts a `Process`; its folder is the test's own."""
-    begun = []
+    """A function that starts a `Process`; their folder is the test's own."""
+    folder, begun = tmp_path / "service", []
+    folder.mkdir()
 
-    def start(folder="service", begin=()):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        begun.append(Process(tmp_path / folder, begin))
+    def start(begin=()):
+        begun.append(Process(folder, begin))
         return begun[-1]
 
     yield start
@@ -92,28 +83,32 @@ def start(tmp_path):
 def samples(tmp_path):
     """A function that scrapes: samples by name and value of the label."""
 
-    def scrape(folder="service"):
-        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / folder)}
-        return json.loads(subprocess.check_output(python(SCRAPE, tmp_path / folder), env=environment))
+    def scrape():
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, tmp_path / "service")
+        return {
+            " ".join([sample.name.removeprefix("fd_postproc_"), *sample.labels.values()]): sample.value
+            for metric in registry.collect()
+            for sample in metric.samples
+            if metric.name.startswith("fd_postproc_")
+        }
 
     return scrape
 
 
-@each(
-    "name, label, values, sample",
-    [
+def test_the_worst_of_the_living_counts(start, samples):
+    table = [
         ("active", "side engine", (1, 0), 0),
         ("known", "side engine", (0, 1), 0),
         ("fast_path", "path sending", (1, 0), 0),
         ("unhealthy", "reason silent", (0, 1), 1),
         ("active", "side api", (1, 1), 1),
-    ],
-)
-def test_the_worst_of_the_living_counts(start, samples, name, label, values, sample):
-    folder = "-".join((name, *label.split()))
-    for value in values:
-        start(folder).set(name, label, value)
-    assert samples(folder) == {f"{name} {label.split()[1]}": sample}
+    ]
+    processes = start(), start()
+    for name, label, values, _ in table:
+        for process, value in zip(processes, values, strict=True):
+            process.set(name, label, value)
+    assert samples() == {f"{name} {label.split()[1]}": worst for name, label, _, worst in table}
 
 
 def test_a_killed_process_counts_no_more(start, samples):

@@ -2,13 +2,12 @@
 
 import http.server
 import re
-import subprocess
 import threading
 
 import pytest
 
 from fd_postproc.fastdeploy.engine.health.liveness import REASONS
-from tests.lib.children import python
+from tests.lib.nursery import nursery
 from tests.lib.paths import ROOT
 from tests.lib.rows import each
 from tests.project.test_documents import anchors
@@ -115,5 +114,5 @@ def test_the_probe_fails_where_a_restart_helps(text, fails, metrics_page):
     page.text = text
     lines = re.search(r"- python3\n +- -c\n +- \|\n(.*?)^ +volumeMounts", PAGE, re.M | re.S)[1].splitlines()
     code = "\n".join(line.strip() for line in lines).replace("8181", str(port))
-    done = subprocess.run(python(code), capture_output=True, text=True)
+    done = nursery().run(code)
     assert bool(done.returncode) is fails, done.stderr

@@ -93,10 +93,15 @@ def test_the_kernel_writes_in_one_place():
 
 
 @cache
+def nodes_of(path):
+    """The nodes of a Python file that rules look at: imports and attributes."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom, ast.Attribute))]
+
+
 def imports(path):
     """The import statements of a Python file, wherever in it."""
-    nodes = ast.walk(ast.parse(path.read_text()))
-    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [node for node in nodes_of(path) if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def test_no_framework_is_imported():
@@ -171,7 +176,7 @@ FOREIGN = "cls|client|engine|manager|module|processor|scheduler|server|service|s
 
 def set_on_foreign_objects(path):
     """Attributes that a file of the plug-in sets or deletes on what may be FastDeploy's, as texts."""
-    for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+    for node in nodes_of(path) if path.suffix == ".py" else ():
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             text = ast.unparse(node)
             if re.fullmatch(rf"({FOREIGN})(\.__\w+__)?\.\w+", text):

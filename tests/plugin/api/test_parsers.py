@@ -33,12 +33,14 @@ from tests.lib.restated_parsers import (
 )  # fmt: skip
 from tests.lib.rows import each
 
+ANSWERS = known.ANSWERS
 NOT_QUICK = "parsers are given the whole answer at each chunk: "
 
 
 @pytest.fixture(autouse=True)
 def no_notes(monkeypatch):
     remember(monkeypatch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
+    monkeypatch.setattr(known, "ANSWERS", 3)  # a short trial, where it is not what is tested
     forget()
 
 
@@ -223,7 +225,8 @@ class TakesNoState(Thinks):
     ],
 )
 @each("stream", [True, False])
-def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
+def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream, monkeypatch):
+    monkeypatch.setattr(known, "ANSWERS", ANSWERS)
     forget()
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
     deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
@@ -356,6 +359,7 @@ def test_ids_that_are_no_list_are_fastdeploys(ours):
 
 def test_planted_differences_are_seen(monkeypatch):
     """The trial tells an excerpt that has lost something."""
+    monkeypatch.setattr(known, "ANSWERS", ANSWERS)
     shortened = known.Excerpts._shortened
     for planted in (
         lambda self: shortened(self).replace("\n", ""),

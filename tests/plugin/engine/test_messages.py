@@ -159,7 +159,7 @@ plain |= st.binary(max_size=300)
 
 def containers(inner):
     texts = st.text(max_size=40)
-    return st.lists(inner, max_size=20) | st.dictionaries(texts, inner, max_size=20) | st.tuples(inner, inner)
+    return st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=5) | st.tuples(inner, inner)
 
 
 values = st.recursive(plain, containers, max_leaves=10)
