@@ -92,11 +92,10 @@ def judge(seam: str, place: Any = None, without: Collection[str] = ()) -> Verdic
         Functions that do not run here.  Known statements of theirs still say which version it is.
     """
     row, known = SEAMS[seam], record().get(seam, {})
-    every = [*functions_of(row, place, known)]
-    found = [one for one in every if one[0] not in without]
-    if not found and row.functions:
+    found = [*functions_of(row, place, known)]
+    if row.functions and all(name in without for name, _ in found):
         return Verdict((Unknown(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0),), {})
-    verdict = compared(every, known, row.facts, without)
+    verdict = compared(found, known, row.facts, without)
     verdict = verdict._replace(unknown=(*verdict.unknown, *_new_data(row, known)))
     _judgements[seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")] = Judgement(
         row, place, tuple(without), found, verdict
@@ -127,11 +126,10 @@ def changes(side: str, **objects: Any) -> dict[str, list[Unknown]]:
     for row, place, without, found, verdict in list(_judgements.values()):
         if row.side != side or not row.is_used or verdict.unknown:
             continue
-        every = [*functions_of(row, place, record().get(row.name, {}))]
-        now = [one for one in every if one[0] not in without]
+        now = [*functions_of(row, place, record().get(row.name, {}))]
         if len(now) == len(found) and all(one[1] is two[1] for one, two in zip(now, found, strict=True)):
             continue
-        unknown = compared(every, record().get(row.name, {}), row.facts, without).unknown
+        unknown = compared(now, record().get(row.name, {}), row.facts, without).unknown
         if unknown:
             told.setdefault(row.name, []).extend(unknown)
     for seam, one in objects.items():
@@ -163,9 +161,8 @@ def compared(
     """Compare named functions with what is recorded of a seam; those `without` are never unknown."""
     unknown, marks = [], set()
     for name, function in found:
-        runs = name not in without
         if isinstance(function, Unknown):
-            unknown += [function] if runs else []
+            unknown.append(function)
             continue
         recorded = known.get(name, {})
         if (text := whole_of(function)) in recorded:
@@ -173,11 +170,12 @@ def compared(
             continue
         told = statements_of(function)
         new = next((one for one in told if one.digest not in recorded), None)
-        if runs and not told:
+        if not told:
             unknown.append(Unknown(name, "its source is not there", 0))
-        elif runs and new is not None:
+        elif new is not None:
             unknown.append(Unknown(name, file_of(function), new.line))
         marks |= {recorded.get(one.digest, "") for one in told}
+    unknown = [one for one in unknown if one.function not in without]
     signs = signs_of(marks, facts)
     for fact, both in signs.items() if not unknown else ():
         if len(both) != 1:
