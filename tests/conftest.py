@@ -280,8 +280,8 @@ def pytest_collection():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """As many processes as this one may use logical cores; pytest-xdist would count physical ones."""
-    return len(os.sched_getaffinity(0))
+    """One process more than this one may use logical cores: some tests wait for real time."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 pytest_plugins = ["tests.lib.marks", "tests.lib.crashes", "tests.lib.leaks"]
