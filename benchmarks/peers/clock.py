@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .load import Load, Message, Model, check
+from .turns import timed
 
 QUEUED = 3
 """Steps whose results are alive at the same time, on their way to clients."""
 CHECKED = 3
 """Steps that are compared with what was sent."""
-PASS_SECONDS = 0.15
+PASS_SECONDS = 0.3
 """CPU time of a pass, about."""
 MOST_STEPS, LEAST_STEPS = 200, 3
 
@@ -85,16 +86,16 @@ class Measured:
             contender.answers(contender.step(contender.prepare(one))) for one in sent[:CHECKED]
         ])  # fmt: skip
         contender.begin()
-        spent = _pass(contender, sent, LEAST_STEPS)  # warm, and a first guess
+        spent = _pass(contender, sent, LEAST_STEPS)["seconds"]  # warm, and a first guess
         self.steps = int(min(MOST_STEPS, max(LEAST_STEPS, PASS_SECONDS / max(spent, 1e-6))))
         self.kept = _kept(contender, sent, self.steps) / load.tokens
         self._pauses, self._seconds, self._passes = Pauses(), 0.0, 0
 
-    def one_pass(self) -> float:
-        """CPU seconds of a step, over a pass."""
-        seconds = _pass(self._contender, self._sent, self.steps, self._pauses)
-        self._seconds, self._passes = self._seconds + seconds * self.steps, self._passes + 1
-        return seconds
+    def one_pass(self) -> dict[str, float]:
+        """What a step costs, over a pass, as `turns.timed` gives it."""
+        cost = _pass(self._contender, self._sent, self.steps, self._pauses)
+        self._seconds, self._passes = self._seconds + cost["seconds"] * self.steps, self._passes + 1
+        return cost
 
     def told(self) -> dict[str, Any]:
         """What is known besides the passes' times; ``pauses``: of the collector.
@@ -114,22 +115,20 @@ class Measured:
         }
 
 
-def _pass(contender: Contender, sent: list[Message], steps: int, pauses: Pauses | None = None) -> float:
-    """CPU seconds of a step.  What was there before is no business of the collector's."""
+def _pass(
+    contender: Contender, sent: list[Message], steps: int, pauses: Pauses | None = None
+) -> dict[str, float]:
+    """What a step costs.  What was there before is no business of the collector's."""
     contender.begin()
     inputs = [[contender.prepare(one) for one in sent] for _ in range(-(-steps // len(sent)))]
     todo = [one for some in inputs for one in some][:steps]
     kept: deque[Any] = deque(maxlen=QUEUED)
     gc.collect()
     gc.freeze()
-    step = contender.step
     with pauses or Pauses():
-        began = time.process_time()
-        for one in todo:
-            kept.append(step(one))
-        spent = time.process_time() - began
+        cost = timed(lambda one=one: kept.append(contender.step(one)) for one in todo)
     gc.unfreeze()
-    return spent / steps
+    return cost
 
 
 def _kept(contender: Contender, sent: list[Message], steps: int) -> float:

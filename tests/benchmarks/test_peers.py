@@ -78,6 +78,28 @@ def test_a_machine_that_is_slow_now_and_then_decides_nothing(noise):
     assert len({*map(tuple, rounds)}) > 3  # nobody is always first
 
 
+def test_what_slows_a_part_of_a_pass_slows_the_work_beside_it(monkeypatch):
+    """Slices of a fast and of a slow machine, in turns and unlike long: the ratio is that of a fast one."""
+    now, slow = [0.0], [1.0]
+    monkeypatch.setattr(turns.time, "process_time", lambda: now[0])
+
+    def step():
+        now[0] += 0.005 * slow[0]
+
+    def work():
+        return 0.001 * slow[0]
+
+    def steps():
+        for number in range(20):
+            slow[0] = 3.0 if 3 <= number % 10 < 9 else 1.0
+            yield step
+
+    even, uneven = turns.timed([step] * 20, work), turns.timed(steps(), work)
+    assert even["seconds"] / even["work"] == pytest.approx(5)
+    assert uneven["seconds"] == pytest.approx(0.005 * (8 + 12 * 3) / 20)
+    assert uneven["seconds"] / uneven["work"] == pytest.approx(5, rel=0.2)
+
+
 def test_a_pass_in_which_something_else_ran_is_seen_in_the_spread():
     passes = [{"seconds": 0.01 * (3 if number in (2, 5, 7) else 1), "work": 0.005} for number in range(9)]
     summed = turns.summed_up({"one": passes}, 10)["one"]
