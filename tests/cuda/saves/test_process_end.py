@@ -1,5 +1,6 @@
 """Saves under way when a process ends, forks or is killed, and when its receiver dies."""
 
+import signal
 import time
 
 import pytest
@@ -17,6 +18,17 @@ def test_what_is_under_way_is_sent_at_exit(run):
 def test_what_went_wrong_is_told_at_exit(run):
     run("save(1 << 31)", STUB_CUDA_DELAY_US="50000")
     assert "does not fit the 32 bits" in run.stderr
+
+
+def test_signals_reach_a_process_that_has_saved(run):
+    """The thread that sends blocks them all; the one that has started it must not."""
+    code = """
+import signal
+signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR1])
+save(0)
+print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+"""
+    assert run(code) == f"{int(signal.SIGUSR1)}\n"
 
 
 @pytest.mark.realtime
