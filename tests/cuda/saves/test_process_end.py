@@ -78,6 +78,30 @@ print(ops.flush(60))
     assert "Error" not in run.stderr
 
 
+@pytest.mark.realtime
+@forks_beside_threads
+def test_a_forked_child_does_not_wait(run):
+    """The queue of its parent's saves is full; its own watchdog must not say so for ever."""
+    code = """
+import sysv_ipc, warnings
+from fd_postproc import queues
+warnings.simplefilter("ignore")
+def waits(): return any(lane.waiting_seconds for lane in device.saves.lanes)
+save(0); ops.flush(60)
+queue = sysv_ipc.MessageQueue(queues.locate("plain"))
+queue.max_size = 40
+for n in range(1, 5): save(n)
+while not waits(): time.sleep(0.001)
+child = os.fork()
+if child == 0: os._exit(waits())
+print(os.waitpid(child, 0)[1], waits())
+queue.max_size = 16384
+print(ops.flush(60))
+"""
+    assert run(code) == "0 True\nTrue\n"
+    assert received(5) == list(range(5))
+
+
 def test_multiprocessing(run):
     """A worker process of multiprocessing ends with everything sent."""
     code = """
