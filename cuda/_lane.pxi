@@ -66,6 +66,6 @@ cdef class Lane:
 
     @property
     def waiting_seconds(self):
-        """float: for how long its queue has been full; 0.0 if it is not."""
+        """float: for how long its queue has been full; 0.0 if it is not, or in a child of the process."""
         cdef int64_t since = fdc_read(&self.lane.queue.waiting_since)
-        return (fds_now() - since) * 1e-9 if since else 0.0
+        return (fds_now() - since) * 1e-9 if since and _runs() else 0.0

@@ -162,6 +162,7 @@ cdef class Sender:
         """Choose a number that no other sender has."""
         self.sender = int.from_bytes(os.urandom(8), "little")
         self.lane.seq = 0
+        self.lane.waiting_since = 0  # the wait of another thread goes on in the parent
         self.forks = fds_forks
         self.busy = False  # a fork leaves only the calling thread
         return 0
@@ -201,7 +202,7 @@ cdef class Sender:
     def waiting_seconds(self):
         """float: how long the current call has been waiting for room; 0.0 if it does not wait."""
         cdef int64_t since = fdc_read(&self.lane.waiting_since)
-        return (fds_now() - since) * 1e-9 if since else 0.0
+        return (fds_now() - since) * 1e-9 if since and self.forks == fds_forks else 0.0
 
     cdef str _where(self):
         return f"sending to queue msqid:{self.lane.msqid} ({self.channel}, key {queues.key_text(self.key)})"

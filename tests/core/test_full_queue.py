@@ -130,6 +130,7 @@ def test_a_queue_made_smaller_than_the_message_that_waits(timeout, dialect, defa
             queue.max_size = 1000
         assert isinstance(outcome[0], fp.MessageTooBig)
         assert "msg_qbytes = 1000" in str(outcome[0])
+        assert sender.waiting_seconds == 0.0
         assert sender.stats["frames"] == fitted
         while queue.current_messages:
             queue.receive(block=False)

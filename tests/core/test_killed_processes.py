@@ -185,8 +185,11 @@ def test_a_fork_while_another_thread_waits(default_limits, new_queue):
     def use():
         assert receiver.receive(0.05) is None
         assert receiver._service == 7
+        assert sender.waiting_seconds == 0.0
+        waits = sender.stats["waits"]
         with pytest.raises(fp.QueueTimeout):
             sender.send(step, 0.05)
+        assert sender.stats["waits"] == waits + 1
 
     in_a_child(use)
     with pytest.raises(fp.ReceiverBusy):

@@ -7,12 +7,15 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops
+from fd_postproc.ops import host
 from tests.lib.children import python
 from tests.lib.marks import forks_beside_threads
 from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import saved, send
+from tests.lib.sending import in_thread
+from tests.lib.waiting import until
 
 
 @each("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
@@ -38,6 +41,25 @@ def test_a_removed_queue_is_made_again(ops_queue):
         ops.save_output(*args)
     ops.save_output(*args)
     assert ops_queue.waiting() == 1
+
+
+@pytest.mark.realtime
+def test_a_wait_that_an_error_has_ended_is_over(default_limits, ops_queue):
+    """Else the watchdog would log it again and again."""
+    args = arguments("save_output", random_inputs("save_output", 300, 1, 1))
+    ops.save_output(*args)
+    queue = ops_queue.open("plain")
+    queue.max_size = len(saved("save_output", *args).payload)  # no room for a second one
+
+    def waits():
+        return [sender.msqid for sender in host.senders.members if sender.waiting_seconds]
+
+    with in_thread(ops.save_output, *args) as outcome:
+        until(waits)
+        assert waits() == [queue.id]
+        queue.max_size = 1000
+    assert isinstance(outcome[0], fp.MessageTooBig)
+    assert waits() == []
 
 
 @forks_beside_threads

@@ -1,5 +1,6 @@
 """Saves under way when a process ends, forks or is killed, and when its receiver dies."""
 
+import signal
 import time
 
 import pytest
@@ -17,6 +18,17 @@ def test_what_is_under_way_is_sent_at_exit(run):
 def test_what_went_wrong_is_told_at_exit(run):
     run("save(1 << 31)", STUB_CUDA_DELAY_US="50000")
     assert "does not fit the 32 bits" in run.stderr
+
+
+def test_signals_reach_a_process_that_has_saved(run):
+    """The thread that sends blocks them all; the one that has started it must not."""
+    code = """
+import signal
+signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR1])
+save(0)
+print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+"""
+    assert run(code) == f"{int(signal.SIGUSR1)}\n"
 
 
 @pytest.mark.realtime
@@ -64,6 +76,30 @@ print(ops.flush(60))
     assert run(code, STUB_CUDA_DELAY_US="20000") == "0\nTrue\n"
     assert sorted(received(3)) == [1, 3, 4]
     assert "Error" not in run.stderr
+
+
+@pytest.mark.realtime
+@forks_beside_threads
+def test_a_forked_child_does_not_wait(run):
+    """The queue of its parent's saves is full; its own watchdog must not say so for ever."""
+    code = """
+import sysv_ipc, warnings
+from fd_postproc import queues
+warnings.simplefilter("ignore")
+def waits(): return any(lane.waiting_seconds for lane in device.saves.lanes)
+save(0); ops.flush(60)
+queue = sysv_ipc.MessageQueue(queues.locate("plain"))
+queue.max_size = 40
+for n in range(1, 5): save(n)
+while not waits(): time.sleep(0.001)
+child = os.fork()
+if child == 0: os._exit(waits())
+print(os.waitpid(child, 0)[1], waits())
+queue.max_size = 16384
+print(ops.flush(60))
+"""
+    assert run(code) == "0 True\nTrue\n"
+    assert received(5) == list(range(5))
 
 
 def test_multiprocessing(run):

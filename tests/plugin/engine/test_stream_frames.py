@@ -1,6 +1,7 @@
 """Steps over FastDeploy's ZeroMQ socket as compact frames: what is packed is read, damage is refused."""
 
 import contextlib
+import os
 import struct
 
 import numpy as np
@@ -11,6 +12,8 @@ from fd_postproc._core import Sampled, _is_frame, _open_streamed
 from fd_postproc.errors import MalformedMessage
 from fd_postproc.fastdeploy.engine.processor.frame_step import Framed
 from fd_postproc.fastdeploy.stream_frames import Content, packed
+from fd_postproc.fastdeploy.worker.streams import numbered
+from tests.lib.children import in_a_child
 from tests.lib.quiet import imported
 from tests.lib.rows import each
 from tests.reference.frames import FrameHeader, seal
@@ -322,3 +325,14 @@ def test_the_builder_takes_fastdeploys_place_for_a_peer_only(monkeypatch):
         assert module._build_stream_transfer_data.original is stock
     finally:
         module._build_stream_transfer_data = stock
+
+
+def test_a_forked_process_is_another_sender():
+    """Else the engine counts the frames of the two as doubled."""
+    before, after, told = numbered(Content(1)), numbered(Content(1)), os.pipe()
+    assert (after.sender, after.number) == (before.sender, before.number + 1)
+    in_a_child(lambda: os.write(told[1], packed(numbered(Content(1)))))
+    os.close(told[1])
+    with os.fdopen(told[0], "rb") as answer:
+        sender = FrameHeader.unpack(answer.read()).sender
+    assert sender not in (0, before.sender)
