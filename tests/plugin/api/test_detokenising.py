@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api.text import detokenising, ways
+from fd_postproc.fastdeploy.api.chunks._chunks import ByteTokens
+from fd_postproc.fastdeploy.api.text import detokenising, samples, ways
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
@@ -175,6 +176,15 @@ def test_a_byte_level_tokenizer_that_does_more(sides, wrong, reason):
     for number, results in enumerate(answers(tokenizer, 20)):
         same(*sides(tokenizer), results, str(number))
     assert any(reason in told for told in noted())
+
+
+def test_a_token_that_is_not_shown_as_its_bytes_is_the_tokenizers_each_time():
+    forget()
+    library = Fast()._tokenizer
+    decode, token = library.decode, library.token_to_id("t")
+    library.decode = lambda ids, **options: decode(ids, **options).replace("t", "T")
+    new_text = ByteTokens(library, samples.BYTES_OF, library.get_vocab_size()).new_text
+    assert [new_text([token], 0, 0) for _ in range(3)] == [None] * 3
 
 
 def fast_with(**values):
