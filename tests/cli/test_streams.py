@@ -10,7 +10,8 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc.cli import main
-from fd_postproc.recording import RecordingWriter
+from fd_postproc.core.layout import Layout
+from fd_postproc.recording import Recording, RecordingWriter
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import flat, key_of, payloads
 from tests.lib.waiting import PATIENCE
@@ -82,9 +83,12 @@ def test_a_full_disk_and_a_full_queue_lose_no_message(queue, tmp_path, full_disk
     monkeypatch.setattr("fd_postproc.cli.queue_io.RawQueue.put", lambda *arguments: False)
     path = f"/dev/shm/fd-postproc-rescued-{os.getpid()}.fdrec"
     try:
-        assert main(["record", key_of(queue), str(tmp_path / "a.fdrec")]) == 1
+        how = ["--layout", "256,20,6,256", "--channel", "plain"]
+        assert main(["record", key_of(queue), str(tmp_path / "a.fdrec"), *how]) == 1
         assert f"is in {path}, in memory" in capsys.readouterr().err
         assert payloads(path) == [fp.encode(STEP)]
+        with Recording(path) as rescued:
+            assert (rescued.channel, rescued.layout) == ("plain", Layout(256, 20, 6, 256))
         assert os.stat(path).st_mode & 0o777 == 0o600
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -52,6 +52,10 @@ OTHER = {
         END,
         "    llm_logger.info('', extra=tasks.pop())\n" + END,
     ),
+    "something besides a log line under a condition": (
+        END,
+        "    if self.debug:\n        llm_logger.debug(tasks)\n    else:\n        self.done()\n" + END,
+    ),
     "a value that nothing reads, of a call": (END, "    x = tasks.pop()\n" + END),
     "outside its condition": (STAMP, STAMP[4:]),
 }

@@ -143,6 +143,31 @@ def test_a_forked_child_repeats_nothing_and_holds_nothing(start, samples):
         os.kill(child, signal.SIGKILL)
 
 
+OWN = """
+import os
+from prometheus_client import REGISTRY
+from fd_postproc.fastdeploy.gauges import export
+def own():
+    found = [REGISTRY.get_sample_value("fd_postproc_unhealthy", {"reason": one}) for one in ("a", "b")]
+    print(*found, flush=True)
+export("unhealthy", "reason", "a", True)
+if os.fork() == 0:
+    own()
+    export("unhealthy", "reason", "b", True)
+    own()
+    os._exit(0)
+os.wait()
+own()
+"""
+
+
+def test_a_forked_childs_own_registry_repeats_nothing():
+    """FastDeploy reads it where no folder is shared."""
+    environment = {name: text for name, text in os.environ.items() if name != "PROMETHEUS_MULTIPROC_DIR"}
+    told = subprocess.run(python(OWN), env=environment, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == ["None None", "None 1.0", "1.0 None"]
+
+
 def test_the_number_of_an_ended_process_brings_nothing_back(start, samples):
     """A container has the same process numbers at each start, and may keep its folder."""
     if subprocess.run([*ALONE, "true"], capture_output=True).returncode:

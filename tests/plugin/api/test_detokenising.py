@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api.text import detokenising, ways
-from fd_postproc.fastdeploy.api.text.answers import answers_of
+from fd_postproc.fastdeploy.api.chunks._chunks import ByteTokens
+from fd_postproc.fastdeploy.api.text import detokenising, mends, samples, ways
+from fd_postproc.fastdeploy.api.text.answers import Answers, answers_of
 from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
 from tests.lib.restated_parsers import Processor
@@ -96,15 +97,18 @@ def test_no_text_is_lost(make, monkeypatch):
     """The mends: an answer's text is that of all its ids, with U+FFFD for what never became a character."""
     monkeypatch.setenv("FD_POSTPROC_MENDS", "1")
     tokenizer = make()
-    new_text = ways.ways_of(tokenizer).new_text
+    new_text, own = ways.ways_of(tokenizer).new_text, Answers(Processor.ids2tokens, None)
     for results in answers(tokenizer, 80):
-        known, text, prefix, read = [], "", 0, 0
+        known, text, prefix, read, state = [], "", 0, 0, [0, 0, [], ""]
         for ids in results:
             known += ids
             more, prefix, read = new_text(known, prefix, read)
             text += more
-        text += new_text(known, prefix, read, to_the_end=True)[0]
-        assert text == whole_text(tokenizer, known), known
+            assert own.advance(tokenizer, state, ids) == more
+        rest = new_text(known, prefix, read, to_the_end=True)[0]
+        assert own.hold_text(tokenizer, state) is (rest != "")
+        assert own.advance(tokenizer, state, [], mends.END) == rest
+        assert text + rest == whole_text(tokenizer, known), known
 
 
 @each("make", [Fast, Pieces, lambda: Fast("metaspace")])
@@ -175,6 +179,15 @@ def test_a_byte_level_tokenizer_that_does_more(sides, wrong, reason):
     for number, results in enumerate(answers(tokenizer, 20)):
         same(*sides(tokenizer), results, str(number))
     assert any(reason in told for told in noted())
+
+
+def test_a_token_that_is_not_shown_as_its_bytes_is_the_tokenizers_each_time():
+    forget()
+    library = Fast()._tokenizer
+    decode, token = library.decode, library.token_to_id("t")
+    library.decode = lambda ids, **options: decode(ids, **options).replace("t", "T")
+    new_text = ByteTokens(library, samples.BYTES_OF, library.get_vocab_size()).new_text
+    assert [new_text([token], 0, 0) for _ in range(3)] == [None] * 3
 
 
 def fast_with(**values):

@@ -245,6 +245,33 @@ def test_a_closed_stream_ends_its_streams_and_is_opened_anew(utils):
     assert utils.streams == [(7, f"ipc://{utils.path}")]
 
 
+class Eager(Stream):
+    """One that gives its messages without a turn of the event loop, as aiozmq's while there are more."""
+
+    async def read(self):
+        while not self.items:
+            await asyncio.sleep(3600)
+        return [self.items.pop(0)]
+
+
+def test_the_stream_that_is_opened_anew_takes_turns_with_its_clients(utils):
+    utils.install(True)
+    utils.next = Eager([message("a")] * 9)
+
+    async def run():
+        manager = utils.DealerConnectionManager(utils, [ConnectionError("closed")])
+        manager.pull_ipc_path = str(utils.path)
+        queue = manager.request_map[A] = asyncio.Queue()
+        task = asyncio.ensure_future(manager._dispatch_batch_responses())
+        assert ended(await queue.get())
+        assert await queue.get() == GOOD
+        task.cancel()
+        return len(utils.next.items)
+
+    with virtual_time.Loop() as loop:
+        assert loop.run_until_complete(run()) >= 7  # a client has its chunk before the others are read
+
+
 def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
     async def run():
         manager = Manager(utils, ())
@@ -270,9 +297,15 @@ def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
         made._end_alarm()
         gauge.append(value("unhealthy", reason="dispatcher"))
         assert watchdog._gone_watchdog(client(manager)) is None
+        made.go_down("a second time")
+        gauge.append(value("unhealthy", reason="dispatcher"))
+        assert manager.request_map["a"].qsize() == 2
+        clock.now += dispatcher.DOWN_S
+        clock.calls[-1][1]()
+        gauge.append(value("unhealthy", reason="dispatcher"))
         return gauge
 
-    assert asyncio.run(run()) == [0, 1, 1, 0]
+    assert asyncio.run(run()) == [0, 1, 1, 0, 1, 0]
 
 
 def test_closing_ends_it(utils):

@@ -40,6 +40,13 @@ def test_a_parser_sees_the_same_also_with_what_comes_next(parts, following):
         assert seen(excerpt_of(parts, cls=cls) + following) == seen("".join(parts) + following)
 
 
+@each("cut", range(1, 8))
+@each("mark", MARKS.texts)
+def test_a_mark_may_be_cut_anywhere_when_the_text_before_is_shortened(cut, mark):
+    parts = ["b" * 600, mark[:cut]]
+    assert seen(excerpt_of(parts, cls=Excerpts) + mark[cut:]) == seen("".join(parts) + mark[cut:])
+
+
 def test_a_long_answer_is_short():
     draw = random.Random(1)
     parts = ["<think>", *draw.choices(["a", " the", "\n"], k=50_000), "</think>", *["b\n"] * 50_000]

@@ -204,6 +204,20 @@ def test_texts_of_many_tokens_are_made_a_few_in_a_piece(count):
     assert late(count, []).model_dump_json() == answer.model_dump_json()
 
 
+@each("refused, raised", [(399, KeyError), (-1, Unknown), (1 << 22, Unknown)])
+def test_an_id_of_many_that_is_refused_is_refused_before_anything_is_written(refused, raised):
+    """Else a body that has begun would break off."""
+
+    def spell(token):
+        if token == refused:
+            raise KeyError(token)
+        return "x", ""
+
+    top = [[[token] for token in (*range(300, 399), refused)], [[-0.5]] * 100, [1] * 100]
+    with pytest.raises(raised):
+        completion_logprobs(top, 0, Texts(spell), models.CompletionLogprobs, lambda: None)
+
+
 def test_late_texts_that_are_none_are_fastdeploys_business():
     def spell(token):
         return ("\ud800" if token == 5 else "x"), ""

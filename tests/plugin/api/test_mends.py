@@ -8,6 +8,7 @@ import pytest
 
 from fd_postproc.fastdeploy import array_readers
 from fd_postproc.fastdeploy.api.text import joined_results, known_parsers, mends, views, ways
+from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.segments import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
@@ -230,6 +231,23 @@ def test_results_that_are_not_cut_are_given_as_they_are(monkeypatch, counted):
         assert given.pop() is response
         assert not given
     assert counted == []
+
+
+@each(
+    "ids, releases, kinds",
+    [
+        (BROKEN, mends.END, [mends.END]),
+        ([*BROKEN, 11], mends.END, [mends.END]),  # FastDeploy holds back two characters
+        ([*BROKEN, 11], mends.MARK, [mends.MARK]),
+        ([*BROKEN, 11, 11], mends.END, []),
+        ([*BROKEN, 11, 11], "", []),
+    ],
+)
+def test_what_would_have_been_held_back_is_counted(ids, releases, kinds, processor, counted, monkeypatch):
+    monkeypatch.setattr(ways, "ways_of", by_the_library)
+    counted.clear()
+    text = answers_of(type(processor).ids2tokens).advance(Bytes(), [0, 0, [], ""], [*ids], releases)
+    assert (text.replace("a", ""), counted) == ("\ufffd", kinds)
 
 
 def call(index, arguments=None, name=None):

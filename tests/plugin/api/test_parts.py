@@ -9,6 +9,7 @@ import pytest
 
 from fd_postproc import doctor
 from fd_postproc.doctor import Finding, Scope
+from fd_postproc.fastdeploy import fallback, seams
 from fd_postproc.fastdeploy.api import entry
 from fd_postproc.fastdeploy.gate import judge
 from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
@@ -43,6 +44,19 @@ def gauge(name):
     from prometheus_client import REGISTRY
 
     return REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": f"api {name}"})
+
+
+@each("name", ["unpacking", "detokenising"])
+def test_a_part_that_is_off_after_failures_is_no_taken_path(name, monkeypatch):
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(seams, "_is_off", {})
+    monkeypatch.setattr(seams, "_taken", {f"api {name}"})
+    seams.report({name: True}, seams.API)
+    assert (gauge(name), PARTS[name].is_used) == (1, True)
+    guard = fallback.Guard(f"api {name}", logging.getLogger)
+    for _ in range(fallback.MOST_IN_A_ROW):
+        guard.failed(ValueError("planted"))
+    assert (gauge(name), PARTS[name].is_used) == (0, False)
 
 
 def engine_client():

@@ -130,6 +130,21 @@ def test_what_waits_ends_after_the_results_that_have_come(seen):
     assert counted("ended") - before == 3
 
 
+def test_an_engine_that_is_back_and_does_not_listen_yet_is_found_later(seen, monkeypatch):
+    file, connected = [(1, 1)], []
+    monkeypatch.setattr(watchdog, "socket_file", lambda path: file[-1])
+    seen.dog._client.zmq_client = SimpleNamespace(
+        socket=SimpleNamespace(disconnect=connected.append, connect=connected.append)
+    )
+    seen.engine.is_alive = lambda: False
+    seen.after(0.5)
+    file.append((1, 2))
+    for seen.engine in ("nobody listens", "nobody listens", SimpleNamespace(pid=8, is_alive=lambda: True)):
+        assert (seen.dog.is_gone, gauge(), connected) == (True, 1, [])
+        seen.after(0.5)
+    assert (seen.dog.is_gone, gauge(), connected) == (False, 0, ["ipc:///nowhere"] * 2)
+
+
 def test_an_engine_that_is_not_there_yet_is_found_later(seen, caplog):
     with caplog.at_level(logging.INFO):
         engine, seen.engine, seen.dog._engine = seen.engine, "no file", None

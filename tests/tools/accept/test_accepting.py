@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fd_postproc.fastdeploy.gate import joined, packed, unpacked
+from fd_postproc.fastdeploy.gate import joined, packed, signs_of, unpacked
+from fd_postproc.fastdeploy.seams import SEAMS
 from fd_postproc.fastdeploy.statements import new_lines, statements
 from tests.lib.rows import each
 from tools.accept import accepting, reading, virtual_time
@@ -137,6 +138,25 @@ def test_what_is_read_and_uses_new_names_is_refused(tree, tmp_path):
     assert done.returncode == 1
     assert "called" in done.stdout
     assert record.read_bytes() == before
+
+
+def test_what_is_accepted_of_the_processor_says_which_version_it_is_of(tree, monkeypatch):
+    """Else the gate, which reads the record, finds that it tells no version."""
+    facts = SEAMS[reading.PROCESSOR].facts
+    mark = "".join("+-"[number % 2] for number, _ in enumerate(facts))
+    file = tree / "fastdeploy/output/token_processor.py"
+    file.parent.mkdir()
+    file.write_text("class TokenProcessor:\n    def healthy(self):\n        return 5\n")
+    found = reading.functions(tree, {})
+    new = accepting.new_in(tree, {}, found)
+    told = {"facts": {"mark": mark}, "parts": dict.fromkeys(new.parts, "")}
+    monkeypatch.setattr(accepting, "_in_a_fork", lambda *_: told)
+    record = accepting.accepted(tree, {}, found, new, 1, None).record
+    marks = {*record[reading.PROCESSOR]["TokenProcessor.healthy"].values()}
+    assert marks == {mark}
+    assert [*signs_of(marks, facts).values()] == [{one} for one in mark]
+    assert {*record["api detokenising"]["BaseTextProcessor.ids2tokens"].values()} == {""}
+    assert reading.PROCESSOR not in accepting.new_in(tree, record, found).parts
 
 
 @each(
