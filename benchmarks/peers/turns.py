@@ -1,8 +1,8 @@
 """Contenders that take turns, pass by pass: each waits in a process of its own until it is its turn.
 
 What a noisy machine does in a minute it does to all of them.  It is also fast and slow in turns of some ten
-milliseconds: a fixed piece of work is timed around each slice of a pass that is shorter.  A contender's cost
-is the median of its passes' ratios to that work.
+milliseconds.  A pass is therefore cut into slices that are shorter, and a fixed piece of work is timed around
+each of them.  A contender's cost is the median of its passes' ratios to that work.
 """
 
 from __future__ import annotations
