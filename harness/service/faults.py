@@ -19,7 +19,7 @@ from fd_postproc.support.process_stat import cpu_seconds
 from .cases import PROMPTS, Case, ask, differences, gauges_on, quiet, until, wait_for_requests
 from .counters import WORK
 from .namespace import DEFAULT, RAISED, Namespace
-from .server import HTTP, Service, free_ports, running
+from .server import HTTP, UNMENDED, Service, free_ports, running
 
 SHORT = 10.0
 """Seconds after which a client that got nothing is said to hang."""
@@ -45,7 +45,9 @@ def reference(tree: Path, folder: Path, channel: str) -> dict[str, list[Any]]:
 
 def default_limits(tree: Path, folder: Path, channel: str, *, plug_in: bool) -> dict[str, list[Any]]:
     """The same where the kernel's limits are the default ones: a client that gets nothing "hangs"."""
-    with running(tree, folder, limits=DEFAULT, plug_in=plug_in, channel=channel, requests=32) as service:
+    with running(
+        tree, folder, limits=DEFAULT, plug_in=plug_in, channel=channel, requests=32, environment=UNMENDED
+    ) as service:
         return ask(service, simple(channel), seconds=SHORT, side_by_side=8)
 
 
@@ -56,7 +58,7 @@ def nobody_asks(tree: Path, folder: Path, *, plug_in: bool, plain: bool = True) 
     does; with `plain` false one of logprobs all the same.
     """
     wanted = simple("plain") + [case._replace(name=f"asked-{case.name}") for case in simple("topk")]
-    more = {"FD_SERVICE_UNASKED": "plain"} if plain else {}
+    more = UNMENDED | ({"FD_SERVICE_UNASKED": "plain"} if plain else {})
     with running(tree, folder, plug_in=plug_in, channel="topk", requests=32, environment=more) as service:
         answers = ask(service, wanted[: len(PROMPTS)], seconds=SHORT, side_by_side=8)
         mixed = [case for pair in zip(wanted, wanted[len(PROMPTS) :], strict=False) for case in pair]
@@ -82,6 +84,7 @@ def death(tree: Path, folder: Path, channel: str, *, whose: str, plug_in: bool) 
     with Namespace(RAISED) as namespace:
         given = {
             "plug_in": plug_in, "channel": channel, "namespace": namespace, "ports": ports, "requests": 32,
+            "environment": UNMENDED,
         }  # fmt: skip
         first = Service(tree, folder / "first", **given)
         first.start()
@@ -212,10 +215,11 @@ def neighbours(tree: Path, folder: Path, channel: str) -> list[str]:
     with Namespace(RAISED) as namespace:
         services = [
             Service(
-                tree, folder / name, plug_in=name == "on", channel=channel, namespace=namespace, requests=32
+                tree, folder / name, plug_in=name == "on", channel=channel, namespace=namespace, requests=32,
+                environment=UNMENDED,
             )
             for name in ("off", "on")
-        ]
+        ]  # fmt: skip
         try:
             for service in services:
                 service.start()

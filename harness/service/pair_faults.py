@@ -14,6 +14,7 @@ from .distributed import Nodes, Pair
 from .faults import simple
 from .namespace import RAISED, Namespace
 from .pairs import WAYS
+from .server import UNMENDED
 
 PATIENCE = 40.0
 """Seconds after which a client that got nothing is said to hang."""
@@ -34,7 +35,7 @@ def run(
         Namespace(RAISED) as namespace,
         Nodes(
             tree, folder, namespace, [WAYS[way]], channel=channel, blocks=BLOCKS,
-            environment={"FD_POSTPROC_MENDS": "0"},
+            environment=UNMENDED,
         ) as nodes,
         nodes.pair(*WAYS[way]) as pair,
     ):  # fmt: skip

@@ -10,6 +10,7 @@ from . import cases
 from .cases import Case
 from .distributed import Nodes
 from .namespace import RAISED, Namespace
+from .server import UNMENDED
 
 WAYS = {
     "off/off": (False, False),
@@ -66,7 +67,7 @@ def compare(
         Namespace(RAISED) as namespace,
         Nodes(
             tree, folder, namespace, [WAYS[way] for way in ways], channel=channel, draft=draft,
-            environment={"FD_POSTPROC_MENDS": "0"},
+            environment=UNMENDED,
         ) as nodes,
     ):  # fmt: skip
         for number, way in enumerate(ways):

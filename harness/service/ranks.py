@@ -12,7 +12,7 @@ from typing import Any
 from . import cases
 from .namespace import Namespace
 from .pairs import few
-from .server import Service, running
+from .server import UNMENDED, Service, running
 
 RANKS = 2
 
@@ -27,7 +27,7 @@ def compare(
         place = folder / ("on" if plug_in else "off")
         with running(
             tree, place, seconds=600, plug_in=plug_in, channel=channel, requests=32, ranks=RANKS,
-            workers=workers, environment={"FD_POSTPROC_MENDS": "0"},
+            workers=workers, environment=UNMENDED,
         ) as service:  # fmt: skip
             found = asked(service, wanted)
             queues = channel_keys(service, service.namespace, channel)

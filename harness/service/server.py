@@ -360,6 +360,10 @@ class Service:
         self.stop()
 
 
+UNMENDED = {"FD_POSTPROC_MENDS": "0"}
+"""Environment of a service whose answers are to be FastDeploy's own to the byte."""
+
+
 @contextlib.contextmanager
 def running(
     tree: Path, folder: Path, *, limits: Mapping[str, int] = RAISED, seconds: float = 300, **given: Any

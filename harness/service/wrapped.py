@@ -12,7 +12,7 @@ from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
 
 from . import cases
 from .pairs import few
-from .server import running
+from .server import UNMENDED, running
 
 WAYS = ("wraps", "wrapt", "class", "patch")
 """How the functions are wrapped, as the shim's `wrapping` does it."""
@@ -84,7 +84,7 @@ def _run(
     wanted = few(channel)
     with running(
         tree, folder, plug_in=plug_in, channel=channel, requests=32,
-        environment={"FD_POSTPROC_MENDS": "0", "FD_SERVICE_WRAPPED": str(plan)},
+        environment={**UNMENDED, "FD_SERVICE_WRAPPED": str(plan)},
     ) as service:  # fmt: skip
         before = _calls(calls, wrapped)
         got = cases.ask_both_ways(service, wanted)

@@ -5,6 +5,7 @@
 
 import importlib
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -17,13 +18,30 @@ FILES = (
 )
 
 
+LIMIT = 30
+"""Seconds for a test: some start a server, which ends by itself only where it finds no GPU."""
+
+
 class Outcomes:
     def __init__(self):
         self.of = {}
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        signal.signal(signal.SIGALRM, _ends)
+        signal.alarm(LIMIT)
+        try:
+            return (yield)
+        finally:
+            signal.alarm(0)
+
     def pytest_runtest_logreport(self, report):
         if report.when == "call" or not report.passed:
             self.of[report.nodeid] = report.outcome
+
+
+def _ends(number, frame):
+    raise TimeoutError(f"a test of FastDeploy's is not over after {LIMIT} s")
 
 
 def put_ours_in_place():

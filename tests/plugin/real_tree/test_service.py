@@ -38,8 +38,8 @@ def running(folder, channel, over_zmq=False, multimodal=False):
                     TREES[0], folder / name, plug_in=name == "on", channel=channel, draft=bool(draft),
                     namespace=namespace, requests=32, multimodal=multimodal,
                     environment={
+                        **tool().server.UNMENDED,
                         "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and name == "on")),
-                        "FD_POSTPROC_MENDS": "0",
                     },
                 )
             )
