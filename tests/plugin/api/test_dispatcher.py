@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import logging
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -270,6 +271,11 @@ def test_the_stream_that_is_opened_anew_takes_turns_with_its_clients(utils):
 
     with virtual_time.Loop() as loop:
         assert loop.run_until_complete(run()) >= 7  # a client has its chunk before the others are read
+
+
+def test_a_manager_that_has_any_attribute_has_no_dispatcher():
+    """As in FastDeploy's own unit tests of its engine client, whose requests are not refused."""
+    assert watchdog._gone_watchdog(client(mock.MagicMock())) is None
 
 
 def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
