@@ -95,13 +95,30 @@ def test_a_known_sender_loses_nothing_to_strangers(pair):
     assert pair.push(frame[-1]) == [(1, 2)]
 
 
+def refuse(pair, sender):
+    """Send a frame in pieces whose content does not add up."""
+    parts = pair.frame(sender)
+    body = bytearray(b"".join(part[64:] for part in parts))
+    body[0:4] = (1).to_bytes(4, "little")
+    whole = FrameHeader.unpack(parts[0])._replace(fragment=0, fragments=1).pack() + bytes(body)
+    pair.push(*reference.split(whole, len(parts[0])))
+
+
+def test_a_frame_that_was_refused_is_not_given_up_besides(pair):
+    """Its sender has no open frame any more: neither a long silence nor a lack of room counts it again."""
+    pair.known(2)
+    for sender in 1, 2:
+        refuse(pair, sender)
+    pair.push(pair.frame(3)[0], after=SILENT)
+    for sender in 1, 2:
+        refuse(pair, sender)
+    pair.flood(40)
+    assert pair.fast.incomplete == pair.plain.incomplete > 0
+
+
 def test_a_frame_whose_content_does_not_add_up_makes_nobody_known(pair):
     for _ in range(3):
-        parts = pair.frame(1)
-        body = bytearray(b"".join(part[64:] for part in parts))
-        body[0:4] = (1).to_bytes(4, "little")
-        whole = FrameHeader.unpack(parts[0])._replace(fragment=0, fragments=1).pack() + bytes(body)
-        pair.push(*reference.split(whole, len(parts[0])))
+        refuse(pair, 1)
     frame = pair.frame(1, 64, 64)
     pair.push(frame[0])
     pair.flood(40)

@@ -182,6 +182,10 @@ def test_a_proposer_with_an_order_of_its_own(wire):
     proposer = Inputs(Worker(requests, [2, 1, 0]).proposer)
     [step] = wire("spec_topk", lambda: worker.send(proposer, is_mtp_prefill=True))
     requests.check(step, extra=1)
+    drafting = Worker(requests, [2, 1, 0])  # the sampler's rows are the proposer's
+    drafting.model = worker.model
+    [step] = wire("spec_topk", lambda: drafting.send(Inputs(drafting.proposer), message_flag=4))
+    requests.check(step)
 
 
 def refused(worker, text, ops_queue, send=None):

@@ -152,6 +152,22 @@ def test_a_piece_that_is_missing_costs_its_slots_and_is_counted(in_pieces):
         assert len(parts[request]) <= len(whole[request])
 
 
+def test_a_preempted_request_waits_while_any_piece_has_its_slot(in_pieces, rig_of, monkeypatch):
+    """Its slot is in another piece of the step, so the worker still has it."""
+    builder, put = in_pieces
+    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
+    replay = imported("tests.lib.stream_replay")
+    rig = rig_of("plain", ["a", "b", "c"])
+    rig.processor.zmq_server = replay.Socket()
+    rig.manager.to_be_rescheduled_request_id_set.add("c")
+    for tokens, waits in (([5, 6, 7], True), ([8, 9, 10], True), ([11, 12], False)):
+        last = builder(np.array(tokens))
+        for piece in [*[put.get() for _ in tokens[1:]], last]:
+            take(rig.processor, replay.message(piece))
+        assert ("c" in rig.manager.to_be_rescheduled_request_id_set) == waits
+    assert rig.manager.calls.count(["reschedule_preempt_task", "c"]) == 1
+
+
 def test_tensors_that_do_not_fit_are_found_before_anything_is_sent(in_pieces):
     builder, put = in_pieces
     paddle = imported("paddle")

@@ -65,13 +65,13 @@ def test_tensors_on_a_device(peer, raised_limits, double, plugged, monkeypatch, 
 def test_draft_logprobs_come_without_preempted_idx(raised_limits, double, plugged, log):
     """The call of FastDeploy's proposer, 12 arguments, for which its own op raises: nobody was preempted."""
     cuda = double.spec_decode__mtp_cuda
-    requests = sampled("spec_topk")
-    inputs = KINDS["spec_topk"](requests, tensor=Paddle().tensor)
-    proposer = inputs.proposer | {"cu_batch_token_offset": inputs.sampler.cu_batch_token_offset}
-    for _ in range(2):
-        cuda.save_draft(inputs.sampler, proposer, 5, 0, False)
+    for batch in 5, 2, 9:  # also in a later step of more requests
+        requests = sampled("spec_topk", batch=batch)
+        inputs = KINDS["spec_topk"](requests, tensor=Paddle().tensor)
+        proposer = inputs.proposer | {"cu_batch_token_offset": inputs.sampler.cu_batch_token_offset}
+        cuda.save_draft(inputs.sampler, proposer, batch, 0, False)
         step = receive_ours("spec_topk")
-        assert (step.flag, step.batch) == (cuda.DRAFT, 5)
+        assert (step.flag, step.batch) == (cuda.DRAFT, batch)
         assert step.rows == sum(count for count in step.counts if count > 0)
     assert plugged == []
     save(double, "spec_topk", requests)  # the same op object, FastDeploy's usual call
