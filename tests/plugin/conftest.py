@@ -1,8 +1,10 @@
-"""What FastDeploy's log is told."""
+"""What FastDeploy's log is told, and that nothing of ours fails where a test does not plant it."""
 
 import logging
 
 import pytest
+
+from fd_postproc.fastdeploy import fallback
 
 
 @pytest.fixture
@@ -10,3 +12,18 @@ def log(caplog):
     """Records of all loggers, from INFO on."""
     caplog.set_level(logging.INFO)
     return caplog
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_ours_fails(request, monkeypatch):
+    """Fail a test in which FastDeploy's own had to take over, for it answers the same; `falls_back`: it has to."""
+    failures, stock = [], fallback.Guard.failed
+
+    def failed(guard, error):
+        failures.append((guard.seam.name, repr(error)))
+        stock(guard, error)
+
+    monkeypatch.setattr(fallback.Guard, "failed", failed)
+    yield
+    if request.node.get_closest_marker("falls_back") is None:
+        assert failures == []
