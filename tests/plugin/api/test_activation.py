@@ -1,6 +1,7 @@
 """Is ours used in a serving module?  Here in the double's serving modules."""
 
 import base64
+import contextlib
 import importlib
 import sys
 from types import SimpleNamespace
@@ -10,9 +11,19 @@ import pytest
 from fd_postproc.fastdeploy import loading, logs, notes
 from fd_postproc.fastdeploy.api import activation, entry
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
-from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
+from fd_postproc.fastdeploy.api.chunks.building_blocks import (
+    CHAT,
+    COMPLETION,
+    PROTOCOL,
+    Blocks,
+    blocks_of,
+    in_use,
+    install,
+)
 from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
 from tests.lib.rows import each
+
+msgpack = pytest.importorskip("msgpack")
 
 METHODS = {
     CHAT: ("OpenAIServingChat", "_create_chat_logprobs"),
@@ -156,6 +167,18 @@ def test_arrays_are_given_where_the_code_takes_them(method, accepts, load, monke
     module = load(CHAT)
     monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_full_generator", method, raising=False)
     assert blocks_of(module).arrays is accepts
+
+
+@each("chat, completion", [(True, True), (True, False), (False, True)])
+def test_arrays_are_given_where_both_modules_take_them(chat, completion):
+    head = b"u\1\1\0" + (2).to_bytes(4, "little")
+    message = msgpack.packb([msgpack.ExtType(_chunks.ARRAY, head + b"\5\6")])
+    sides = [(SimpleNamespace(__name__=CHAT), chat), (SimpleNamespace(__name__=COMPLETION), completion)]
+    with contextlib.ExitStack() as stack:
+        for module, takes in sides:
+            stack.enter_context(in_use(module, Blocks(arrays=takes)))
+        assert isinstance(_chunks.unpack(message)[0], list) is not (chat and completion)
+    assert _chunks.unpack(message) == [[5, 6]]
 
 
 def test_what_is_installed_can_be_taken_out(load):
