@@ -160,6 +160,17 @@ def test_one_group_above_the_limit_costs_no_other_request(requests, clock, monke
     assert queue == []
 
 
+def test_an_id_that_has_lost_results_long_ago_loses_none_of_a_later_request(requests, clock, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_HELD", 0)
+    give(requests, "a", group(0))
+    monkeypatch.undo()
+    clock.now = connections.KEEP_EARLY_S
+    give(requests, "a", group(0), group(1))
+    requests["a"] = queue = Queue()
+    assert queue == [group(0), group(1)]
+    assert not requests.dropped
+
+
 class Manager:
     """Restates what of FastDeploy's connection manager matters here."""
 

@@ -321,6 +321,7 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
     )
     reason = joined_results.settle(client, views.why_not_joined)
     assert (reason is None) == takes, reason
+    assert joined_results.settle(client, views.why_not_joined) == reason  # the name is its own
     assert array_readers.has_announced(path, array_readers.JOINED) == takes
     assert joined_results.are_expected() == takes
     joined_results.withdraw()
