@@ -21,6 +21,7 @@ from fd_postproc.fastdeploy.api.chunks.building_blocks import (
     install,
 )
 from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
+from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 
 msgpack = pytest.importorskip("msgpack")
@@ -233,6 +234,16 @@ def test_each_processor_has_texts_of_its_own(name, load, told):
         shown = asked(module, processor).model_dump_json()
         assert f'"{processor.word}[1]' in shown
         assert f'"{processor.word}[2]' in shown
+
+
+@pytest.mark.parametrize(("name", "function"), [(CHAT, "chat_logprobs"), (COMPLETION, "completion_logprobs")])
+def test_failures_that_are_not_in_a_row_switch_it_not_off(name, function, load, told, monkeypatch):
+    logprobs = TwoOfThree(vars(building_blocks)[function])
+    monkeypatch.setattr(building_blocks, function, logprobs)
+    entry.register()
+    module = load(name)
+    assert len({asked(module, Processor("x")).model_dump_json() for _ in range(12)}) == 1
+    assert logprobs.calls == 12
 
 
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])
