@@ -179,6 +179,18 @@ def test_replay_refuses_what_cannot_fit_before_anything_is_sent(run, queue):
     assert queue.current_messages == 0
 
 
+def test_replay_refuses_what_the_queue_never_holds(run, queue, tmp_path):
+    """It is shorter than kernel.msgmax: the kernel would have the sender wait."""
+    queue.max_size = 4096
+    with RecordingWriter(tmp_path / "a") as recording:
+        for size in (100, 4097):
+            recording.write(b"x" * size)
+    status, _, err = run("replay", tmp_path / "a", key_of(queue), "--timeout", "0.1")
+    assert status == 1
+    assert "nothing was sent: 1 of 2 messages" in err
+    assert queue.current_messages == 0
+
+
 @pytest.mark.realtime
 def test_replay_waits_for_the_reader_and_gives_up_on_a_queue_that_stays_full(run, queue, tmp_path):
     queue.max_size = min(queue.max_size, 16384)

@@ -253,6 +253,7 @@ def test_the_worker_sides_plugins(site, monkeypatch):
         assert plugin(2) == ("worker-not-allowed", False)
         assert check_fastdeploy()[2].remedy == (remedy,)
     monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
+    monkeypatch.setenv("FD_POSTPROC_API", "0")  # of the API server's side alone
     assert plugin(2) == ("worker", True)
     monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
     assert plugin(2) == ("worker-disabled", False)

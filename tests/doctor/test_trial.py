@@ -11,6 +11,7 @@ from fd_postproc.doctor import Finding, Scope, trial
 from fd_postproc.fastdeploy import build, gate, report
 from fd_postproc.fastdeploy.contract import SERVED
 from fd_postproc.support import subprocess_json
+from tests.lib.nursery import with_paddle
 from tests.lib.paths import TESTS
 from tests.lib.quiet import imported
 from tests.lib.rows import each
@@ -65,6 +66,26 @@ def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch, batches)
     assert (found.code, found.severity) == ("plugin-compatible", "ok"), found.seen
     assert found.seen == "this FastDeploy's code is known"
     assert found.data["decision"]["compatible"] is True
+
+
+PLUGGED = """
+import contextlib, io, runpy
+from fd_postproc.fastdeploy import loading
+from fd_postproc.fastdeploy.api import entry
+loading.when_loaded("fastdeploy", lambda _: entry.register())
+said = io.StringIO()
+with contextlib.redirect_stdout(said):
+    runpy.run_module("fd_postproc.fastdeploy.report", run_name="__main__")
+print(said.getvalue().rpartition("fd_postproc report: ")[2].strip())
+"""
+
+
+def test_the_code_is_compared_before_ours_is_in_its_place(monkeypatch):
+    """FastDeploy calls the plug-ins that FD_PLUGINS names while it is imported."""
+    monkeypatch.delenv("FD_POSTPROC_API", raising=False)
+    told = with_paddle(PLUGGED)
+    assert [one["compatible"] for one in told["api"].values()] == [True, True]
+    assert [one["left"] for one in told["api"].values()] == [{}, {}]
 
 
 def test_the_workers_code_is_compared(monkeypatch):

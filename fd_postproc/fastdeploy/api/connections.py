@@ -108,8 +108,9 @@ class RequestMap(dict):  # type: ignore[type-arg]
             self.begun.add(name)
             for group in self._release(name):
                 queue.put_nowait(group)
-        since, why = self.dropped.pop(name, (0.0, ""))
-        if why and self.clock() - since < KEEP_EARLY_S:
+        why = self._why_lost(name, self.clock())
+        self.dropped.pop(name, None)
+        if why:
             text = f"{why}; this request has lost its own and ends here: send it again"
             queue.put_nowait(NoResults(ResultsDropped(text)))
 
@@ -160,7 +161,7 @@ class RequestMap(dict):  # type: ignore[type-arg]
             self._release(next(iter(self.held)))
             note(TOO_OLD)
         if name not in self.held:
-            if name in self.dropped or not _begins(group):
+            if self._why_lost(name, now) or not _begins(group):
                 return
             self.held[name] = _Held(now)
             note("results came before their request was registered, and were kept")
@@ -183,6 +184,11 @@ class RequestMap(dict):  # type: ignore[type-arg]
     def _drop(self, name: str, now: float, why: str) -> None:
         self._release(name)
         self._lose(name, now, why)
+
+    def _why_lost(self, name: str, now: float) -> str:
+        """Why a request has lost its early results; empty if an earlier one of its id may have."""
+        since, why = self.dropped.get(name, (0.0, ""))
+        return why if now - since < KEEP_EARLY_S else ""
 
     def _lose(self, name: str, now: float, why: str) -> None:
         _remember(self.dropped, name, (now, why))

@@ -1,6 +1,7 @@
 """Is ours used in a serving module?  Here in the double's serving modules."""
 
 import base64
+import contextlib
 import importlib
 import sys
 from types import SimpleNamespace
@@ -10,9 +11,20 @@ import pytest
 from fd_postproc.fastdeploy import loading, logs, notes
 from fd_postproc.fastdeploy.api import activation, entry
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
-from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
+from fd_postproc.fastdeploy.api.chunks.building_blocks import (
+    CHAT,
+    COMPLETION,
+    PROTOCOL,
+    Blocks,
+    blocks_of,
+    in_use,
+    install,
+)
 from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
+from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
+
+msgpack = pytest.importorskip("msgpack")
 
 METHODS = {
     CHAT: ("OpenAIServingChat", "_create_chat_logprobs"),
@@ -158,6 +170,18 @@ def test_arrays_are_given_where_the_code_takes_them(method, accepts, load, monke
     assert blocks_of(module).arrays is accepts
 
 
+@each("chat, completion", [(True, True), (True, False), (False, True)])
+def test_arrays_are_given_where_both_modules_take_them(chat, completion):
+    head = b"u\1\1\0" + (2).to_bytes(4, "little")
+    message = msgpack.packb([msgpack.ExtType(_chunks.ARRAY, head + b"\5\6")])
+    sides = [(SimpleNamespace(__name__=CHAT), chat), (SimpleNamespace(__name__=COMPLETION), completion)]
+    with contextlib.ExitStack() as stack:
+        for module, takes in sides:
+            stack.enter_context(in_use(module, Blocks(arrays=takes)))
+        assert isinstance(_chunks.unpack(message)[0], list) is not (chat and completion)
+    assert _chunks.unpack(message) == [[5, 6]]
+
+
 def test_what_is_installed_can_be_taken_out(load):
     module = load(COMPLETION)
     restore = install(module, blocks_of(module))
@@ -210,6 +234,16 @@ def test_each_processor_has_texts_of_its_own(name, load, told):
         shown = asked(module, processor).model_dump_json()
         assert f'"{processor.word}[1]' in shown
         assert f'"{processor.word}[2]' in shown
+
+
+@pytest.mark.parametrize(("name", "function"), [(CHAT, "chat_logprobs"), (COMPLETION, "completion_logprobs")])
+def test_failures_that_are_not_in_a_row_switch_it_not_off(name, function, load, told, monkeypatch):
+    logprobs = TwoOfThree(vars(building_blocks)[function])
+    monkeypatch.setattr(building_blocks, function, logprobs)
+    entry.register()
+    module = load(name)
+    assert len({asked(module, Processor("x")).model_dump_json() for _ in range(12)}) == 1
+    assert logprobs.calls == 12
 
 
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])

@@ -13,6 +13,7 @@ from fd_postproc.fastdeploy.api.connections import RequestMap
 from fd_postproc.fastdeploy.gate import judge
 from fd_postproc.fastdeploy.notes import forget, noted
 from fd_postproc.fastdeploy.seams import SEAMS
+from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 
 
@@ -160,6 +161,17 @@ def test_one_group_above_the_limit_costs_no_other_request(requests, clock, monke
     assert queue == []
 
 
+def test_an_id_that_has_lost_results_long_ago_loses_none_of_a_later_request(requests, clock, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_HELD", 0)
+    give(requests, "a", group(0))
+    monkeypatch.undo()
+    clock.now = connections.KEEP_EARLY_S
+    give(requests, "a", group(0), group(1))
+    requests["a"] = queue = Queue()
+    assert queue == [group(0), group(1)]
+    assert not requests.dropped
+
+
 class Manager:
     """Restates what of FastDeploy's connection manager matters here."""
 
@@ -281,3 +293,11 @@ def test_a_failure_of_ours_loses_no_dispatcher_and_is_told_to_the_client(request
     assert requests.get("c") is None  # FastDeploy's own way from now on
     give(requests, "a", group(1))
     assert queue[1] == group(1)
+
+
+def test_failures_that_are_not_in_a_row_switch_it_not_off(requests, monkeypatch):
+    memory_of = TwoOfThree(connections._memory_of)
+    monkeypatch.setattr(connections, "_memory_of", memory_of)
+    for number in range(12):
+        give(requests, f"id {number}", group(0))
+    assert memory_of.calls == 12

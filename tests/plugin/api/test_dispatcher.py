@@ -296,6 +296,9 @@ def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
         clock.now += 3
         made.go_down("again")
         assert manager.request_map["a"].qsize() == 1  # each stream is told once
+        manager.request_map["a"] = asyncio.Queue()  # another request of the id
+        made.go_down("once more")
+        assert manager.request_map["a"].qsize() == 1
         clock.now += 2
         made._end_alarm()  # the first one's: a later fault goes on
         gauge.append(value("unhealthy", reason="dispatcher"))

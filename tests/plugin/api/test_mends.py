@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import array_readers
+from fd_postproc.fastdeploy import array_readers, fallback, seams
 from fd_postproc.fastdeploy.api.text import joined_results, known_parsers, mends, views, ways
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.segments import _joined
@@ -321,6 +321,7 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
     )
     reason = joined_results.settle(client, views.why_not_joined)
     assert (reason is None) == takes, reason
+    assert joined_results.settle(client, views.why_not_joined) == reason  # the name is its own
     assert array_readers.has_announced(path, array_readers.JOINED) == takes
     assert joined_results.are_expected() == takes
     joined_results.withdraw()
@@ -330,6 +331,32 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "0")
     assert joined_results.settle(client, views.why_not_joined) is None
     assert not joined_results.are_expected()
+
+
+def detokenising_fails(processor):
+    answers_of(type(processor).ids2tokens).guard.failed(ValueError("planted"))
+
+
+def parsing_fails(processor):
+    vars(processor).pop("reasoning_parser", None)
+    with pytest.raises(AttributeError, match="reasoning_parser"):
+        processor.process_response_dict_streaming(result([10]), stream=True)
+
+
+@each("fails", [detokenising_fails, parsing_fails])
+def test_who_falls_back_takes_no_joined_results_any_more(fails, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
+    monkeypatch.setattr(joined_results, "_are_expected", False)
+    monkeypatch.setattr(seams, "_is_off", {})
+    path = f"/dev/shm/response_{random.randrange(1 << 40)}_w2.pull"
+    client = SimpleNamespace(
+        data_processor=install()(Thinks, None), connection_manager=SimpleNamespace(pull_ipc_path=path)
+    )
+    assert joined_results.settle(client, views.why_not_joined) is None
+    for _ in range(fallback.MOST_IN_A_ROW):
+        assert array_readers.has_announced(path, array_readers.JOINED)
+        fails(client.data_processor)
+    assert not array_readers.has_announced(path, array_readers.JOINED)
 
 
 # ---- Text that waits for the rest of a character -----------------------------------------------------------

@@ -18,6 +18,7 @@ from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
 from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
+from tests.lib.fakes import TwoOfThree
 from tests.lib.known import remember
 from tests.lib.quiet import imported
 from tests.lib.restated_parsers import (
@@ -412,3 +413,15 @@ def test_a_failure_of_ours_is_fastdeploys_method(where, stream, monkeypatch):
     else:
         monkeypatch.setattr(views.Segments, "may_cut", fails)
     played_the_same(own, theirs, stream, 12)
+
+
+@each("ids", [[10], [10, 11]])
+def test_failures_that_are_not_in_a_row_switch_it_not_off(ids, monkeypatch):
+    """One token, and several, which are parsed in segments."""
+    monkeypatch.setenv("FD_POSTPROC_MENDS", "1")
+    views_of = TwoOfThree(views.Processors.views_of)
+    monkeypatch.setattr(views.Processors, "views_of", lambda *arguments: views_of(*arguments))
+    sides = (play(cls(Thinks, None), [ids] * 12) for cls in (install()[0], Processor))
+    own, theirs = ("".join(outputs["reasoning_content"] for outputs, _ in side) for side in sides)
+    assert own == theirs != ""
+    assert views_of.calls == 12

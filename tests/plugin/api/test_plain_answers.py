@@ -88,6 +88,24 @@ def test_random_answers_that_take_turns(counted, joined, monkeypatch):
     assert sides[0].decode_status == sides[1].decode_status == {}
 
 
+@each("joined, text", [(False, ""), (True, " the")])
+def test_a_joined_result_gives_what_its_tokens_give_one_by_one(counted, joined, text, monkeypatch):
+    """Its last token begins a character: of a step's own tokens FastDeploy gives nothing then."""
+
+    def decode_token(self, ids, prefix, read):
+        new = self.decode(ids[read:])
+        return ("", prefix, read) if new.endswith("\ufffd") else (new, read, len(ids))
+
+    monkeypatch.setattr(joined_results, "_are_expected", joined)
+    processor = plain(install(Stock)[0])
+    monkeypatch.setattr(type(processor.tokenizer), "decode_token", decode_token)
+    processor.tokenizer.texts[30] = "\ufffd"
+    told = [
+        processor.process_response_dict_streaming(result(ids))["outputs"]["text"] for ids in ([10], [10, 30])
+    ]
+    assert told == [" the", text]
+
+
 def same(sides, given):
     """Both make the same of a result, or raise the same."""
     told = []

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fd_postproc.fastdeploy.api import unpacking
 from fd_postproc.fastdeploy.api.chunks._chunks import LAZY, PackedRows, Unknown, unpack
 from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
+from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 from tests.lib.search import examples
 
@@ -310,3 +311,11 @@ def test_a_failure_of_ours_is_msgpacks_and_for_good_after_three(monkeypatch):
     ours, packed = unpacking.UnpackingMsgpack(msgpack), msgpack.packb([[{"a": 1}]])
     assert [ours.unpackb(packed) for _ in range(5)] == [[[{"a": 1}]]] * 5
     assert len(calls) == 3
+
+
+def test_failures_that_are_not_in_a_row_switch_it_not_off(monkeypatch):
+    unpack = TwoOfThree(unpacking.unpack)
+    monkeypatch.setattr(unpacking, "unpack", unpack)
+    ours, packed = unpacking.UnpackingMsgpack(msgpack), msgpack.packb([[{"a": 1}]])
+    assert [ours.unpackb(packed) for _ in range(12)] == [[[{"a": 1}]]] * 12
+    assert unpack.calls == 12

@@ -127,7 +127,10 @@ def test_what_waits_ends_after_the_results_that_have_come(seen):
     assert isinstance(queues["late"].get_nowait(), connections.NoResults)
     seen.after(0.5)
     assert [queue.qsize() for queue in queues.values()] == [0, 0, 0]  # each is told once
-    assert counted("ended") - before == 3
+    queues["a"] = asyncio.Queue()  # another request of the id
+    seen.after(0.5)
+    assert [queue.qsize() for queue in queues.values()] == [1, 0, 0]
+    assert counted("ended") - before == 4
 
 
 def test_an_engine_that_is_back_and_does_not_listen_yet_is_found_later(seen, monkeypatch):
