@@ -294,6 +294,7 @@ def test_a_planted_difference_is_seen(monkeypatch):
 
 
 @each("times", [1, 100])
+@pytest.mark.falls_back
 def test_a_failure_of_ours_is_fastdeploys_method(sides, times, monkeypatch):
     """Text and state are FastDeploy's, also in the middle of an answer; after three in a row for good."""
     own, theirs = sides(Fast("metaspace"))

@@ -300,10 +300,10 @@ def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
         made.go_down("once more")
         assert manager.request_map["a"].qsize() == 1
         clock.now += 2
-        made._end_alarm()  # the first one's: a later fault goes on
+        clock.calls.pop()[1]()  # the first one's: a later fault goes on
         gauge.append(value("unhealthy", reason="dispatcher"))
         clock.now += 3
-        made._end_alarm()
+        clock.calls.pop()[1]()
         gauge.append(value("unhealthy", reason="dispatcher"))
         assert watchdog._gone_watchdog(client(manager)) is None
         made.go_down("a second time")

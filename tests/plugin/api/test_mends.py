@@ -344,6 +344,7 @@ def parsing_fails(processor):
 
 
 @each("fails", [detokenising_fails, parsing_fails])
+@pytest.mark.falls_back
 def test_who_falls_back_takes_no_joined_results_any_more(fails, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
     monkeypatch.setattr(joined_results, "_are_expected", False)

@@ -202,6 +202,7 @@ def test_nothing_stays_behind():
         gc.enable()
 
 
+@pytest.mark.falls_back
 def test_a_failure_of_ours_is_fastdeploys_class():
     """At the making of a part: a value whose class raises when it is asked for its type."""
 
@@ -217,6 +218,7 @@ def test_a_failure_of_ours_is_fastdeploys_class():
     assert one.model_dump_json() == Whole(index=3).model_dump_json()
 
 
+@pytest.mark.falls_back
 def test_failures_that_are_not_in_a_row_switch_nothing_off():
     """At the writing: what raises is shown by FastDeploy's class, which raises, too."""
 

@@ -398,6 +398,7 @@ def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
 
 @each("where", ["views_of", "add_ids", "count"])
 @each("stream", [True, False])
+@pytest.mark.falls_back
 def test_a_failure_of_ours_is_fastdeploys_method(where, stream, monkeypatch):
     """The client gets the same, from the first failure on and for good."""
     theirs, own = Processor(Thinks, Calls), install()[0](Thinks, Calls)
@@ -416,6 +417,7 @@ def test_a_failure_of_ours_is_fastdeploys_method(where, stream, monkeypatch):
 
 
 @each("ids", [[10], [10, 11]])
+@pytest.mark.falls_back
 def test_failures_that_are_not_in_a_row_switch_it_not_off(ids, monkeypatch):
     """One token, and several, which are parsed in segments."""
     monkeypatch.setenv("FD_POSTPROC_MENDS", "1")

@@ -47,6 +47,7 @@ def gauge(name):
 
 
 @each("name", ["unpacking", "detokenising"])
+@pytest.mark.falls_back
 def test_a_part_that_is_off_after_failures_is_no_taken_path(name, monkeypatch):
     pytest.importorskip("prometheus_client")
     monkeypatch.setattr(seams, "_is_off", {})
@@ -87,7 +88,10 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
 
     restore = entry.install(SimpleNamespace(EngineClient=cls))
     assert cls().create_zmq_client(1, 2) == (1, 2)
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    entry.started()  # in a program that is none of FastDeploy's
     assert put_in == []
+    monkeypatch.setitem(sys.modules, "__main__", main)
     with caplog.at_level(logging.INFO):
         assert asyncio.run(serve()) == (1, 2)
     restore()
@@ -97,6 +101,7 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}
 
 
+@pytest.mark.falls_back
 def test_a_start_that_cannot_be_said_disturbs_no_client(monkeypatch):
     monkeypatch.setattr(entry, "started", lambda: 1 // 0)
     restore = entry.install(SimpleNamespace(EngineClient=(cls := engine_client())))

@@ -204,6 +204,7 @@ def test_a_body_that_is_set_is_sent(application):
     assert b"".join(event["body"] for event in bodies) == b"another"
 
 
+@pytest.mark.falls_back
 def test_a_failure_of_ours_is_written_by_the_model(application, monkeypatch):
     """Of the pieces, at their making and before the first byte is sent; and of an answer's stand-in."""
 

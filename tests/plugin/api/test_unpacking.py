@@ -300,6 +300,7 @@ def test_the_dispatchers_msgpack_is_ours():
         assert module.msgpack is before
 
 
+@pytest.mark.falls_back
 def test_a_failure_of_ours_is_msgpacks_and_for_good_after_three(monkeypatch):
     calls = []
 
@@ -313,6 +314,7 @@ def test_a_failure_of_ours_is_msgpacks_and_for_good_after_three(monkeypatch):
     assert len(calls) == 3
 
 
+@pytest.mark.falls_back
 def test_failures_that_are_not_in_a_row_switch_it_not_off(monkeypatch):
     unpack = TwoOfThree(unpacking.unpack)
     monkeypatch.setattr(unpacking, "unpack", unpack)

@@ -45,6 +45,7 @@ def sent(engine):
 
 
 @pytest.mark.parametrize("times", [1, 100])
+@pytest.mark.falls_back
 def test_a_put_that_raises_is_the_schedulers(times, plan, delivery, engine, monkeypatch, fallbacks):
     before, module = fallbacks("delivery"), imported(DELIVERY)
     monkeypatch.setattr(module, "handover_in", Failing(module.handover_in, times))
@@ -72,6 +73,7 @@ class RaisesOnce(UserList):
 
 
 @pytest.mark.parametrize("interval", [0, 3])
+@pytest.mark.falls_back
 def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan, delivery, engine):
     delivery.interval = interval, 100.0
     scheduler = engine.scheduler
@@ -107,6 +109,7 @@ def test_what_cannot_be_put_by_either_is_counted(plan, rig_of):
     assert [one.outputs.token_ids for one in scheduler.get_results()["a"]] == [[6]]
 
 
+@pytest.mark.falls_back
 def test_a_take_that_raises_leaves_all_to_the_scheduler(plan, delivery, engine):
     """A response of FastDeploy's whose end cannot be told, once."""
     scheduler, other = engine.scheduler, plan.fd.RequestOutput("b", finished=True, error_code=500)
@@ -132,6 +135,7 @@ def test_a_take_that_raises_leaves_all_to_the_scheduler(plan, delivery, engine):
 
 @pytest.mark.parametrize("what", ["sorting", "sends", "packing", "serves"])
 @pytest.mark.parametrize("times", [1, 100])
+@pytest.mark.falls_back
 def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch, fallbacks):
     """Every client gets all of its tokens, in their order; FastDeploy's loop takes over if that goes on."""
     before, sending = fallbacks("sending"), delivery.sending
@@ -198,6 +202,7 @@ def test_an_ended_request_is_sent_although_it_cannot_be_sorted(plan, delivery, e
     assert [one.outputs.token_ids for one in got["b"]] == [[5]]
 
 
+@pytest.mark.falls_back
 def test_a_guard_is_off_after_failures_in_a_row_and_says_so(log, fallbacks):
     from prometheus_client import REGISTRY
 

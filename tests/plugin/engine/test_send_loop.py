@@ -119,6 +119,7 @@ class TooLarge:
 
 
 @each("value, words", [(object(), "TypeError"), (1 << 70, "TypeError"), (TooLarge(), "too large")])
+@pytest.mark.falls_back
 def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
     value, words, plan, loop, engine, monkeypatch
 ):
@@ -321,6 +322,7 @@ def test_a_round_that_fails_does_not_end_the_thread(plan, loop, engine):
 
 
 @each("error", [LookupError, SystemExit])
+@pytest.mark.falls_back
 def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(error, plan, loop, service, engine):
     stock, calls = loop.stock, []
     loop.sends = type(loop.sends)("sending")

@@ -295,6 +295,7 @@ def test_frames_are_sent_only_to_an_engine_that_reads_them(builder, monkeypatch)
 
 
 @pytest.mark.framework
+@pytest.mark.falls_back
 def test_a_builder_that_raises_is_fastdeploys_and_for_good_after_three(builder, monkeypatch):
     tokens = imported("paddle").to_tensor([[5], [6]])
     module = imported("fd_postproc.fastdeploy.worker.streams")

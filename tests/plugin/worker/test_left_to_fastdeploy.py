@@ -176,6 +176,7 @@ def test_the_gauge_says_that_the_worker_side_is_in_use(raised_limits, double, pl
 
 
 @pytest.mark.parametrize(("where", "calls"), [("before", 3), ("after", 0)])
+@pytest.mark.falls_back
 def test_an_exception_of_ours(where, calls, raised_limits, double, plugged, monkeypatch, log):
     """Every step arrives once: FastDeploy's op sends it, unless ours had sent it before it raised."""
     op = double.model_executor__pre_and_post_process.save_output_topk
