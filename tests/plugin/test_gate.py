@@ -353,6 +353,11 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     assert gate.judge("delivery", cls).reason is None
     log = Mock()
     monkeypatch.setattr(seams, "_is_off", {})
+    said = set()
+    monkeypatch.setattr(code_watch, "export", lambda *gauge: said.add(gauge))
+    code_watch.report_known(ENGINE)
+    assert said == {("known", "side", ENGINE, True)}
+    said.clear()
     watch = code_watch.CodeWatch(ENGINE, log)
     mine = lambda texts: [one for one in texts if "put_results" in one and "(delivery)" in one]  # noqa: E731
     assert not mine(watch.look_now())
@@ -361,6 +366,7 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     assert "Called" in text
     assert "called from now on" in text  # `Handover` looks at it at each step
     assert not mine(watch.look_now())
+    assert said == {("known", "side", ENGINE, False), ("fast_path", "path", "delivery", False)}
 
 
 @pytest.mark.framework

@@ -209,6 +209,28 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(
     assert "the engine is back, as process" in caplog.text
 
 
+@each(
+    "task, again",
+    [({"request_id": "a_0"}, True), ({"request_id": 5}, False), ({}, False), ("a_0", False)],
+)
+def test_a_request_that_is_sent_may_have_an_id_that_was_used(task, again):
+    """Its early results are kept, though late ones of the request before were not."""
+    cls = engine_client("")
+    cls.add_requests = add_requests
+    watchdog.install(SimpleNamespace(EngineClient=cls, ParameterError=ParameterError))
+    client = cls()
+    client.connection_manager.request_map = requests = connections.RequestMap({})
+    requests["a"] = asyncio.Queue()
+    requests.pop("a")
+    assert asyncio.run(client.add_requests(task)) is task
+    requests.get("a").put_nowait([{"outputs": {"send_idx": 0}}])
+    assert bool(requests.held) is again
+
+
+async def add_requests(client, task):
+    return task
+
+
 def test_a_client_outside_of_a_loop_is_not_watched(tmp_path):
     module = SimpleNamespace(EngineClient=engine_client(str(tmp_path / "x")), ParameterError=ParameterError)
     watchdog.install(module)
