@@ -191,7 +191,10 @@ def test_a_token_that_is_not_shown_as_its_bytes_is_the_tokenizers_each_time():
 
 
 def fast_with(**values):
-    tokenizer = Fast()
+    return with_own(Fast(), **values)
+
+
+def with_own(tokenizer, **values):
     vars(tokenizer).update(values)
     return tokenizer
 
@@ -236,6 +239,10 @@ class Slotted:
             "none of the tokenizers",
         ),
         (fast_without_decode, "TypeError"),
+        *(
+            (lambda name=name: with_own(pieces := Pieces(), **{name: getattr(pieces, name)}), f"own {name}")
+            for name in ways.PIECE_LAYERS
+        ),
         (Differs, "is expected"),
         (Waits, "is expected"),
         (Slotted, "own decode_token"),

@@ -257,13 +257,14 @@ def call(index, arguments=None, name=None):
 
 def test_deltas_of_one_call_are_one():
     """A delta of another call stays apart, also one that does not say which; what was given out stays."""
-    calls = [call(0, '{"a', "f"), None, call(0, '": 1}'), call(1, "{"), call(2, name="g")]
+    calls = [call(0, '{"a', "f"), None, call(0, '": 1}'), call(1, "{"), call(2, name="g"), call(2)]
     parts = [{"text": None, "completion_tokens": "", "tool_calls": one and [one]} for one in calls]
     made = _joined(parts, False)["tool_calls"]
     assert [(one.index, one.function.name, one.function.arguments) for one in made] == [
         (0, "f", '{"a": 1}'),
         (1, None, "{"),
         (2, "g", None),
+        (2, None, None),
     ]
     assert (calls[0].function.arguments, calls[2].function.arguments) == ('{"a', '": 1}')
 
