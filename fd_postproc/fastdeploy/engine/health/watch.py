@@ -13,6 +13,7 @@ from ...gauges import export, sweep
 from ...seams import ENGINE
 from .first_tokens import FirstTokens
 from .liveness import BUSY, REASONS, Health
+from .unscheduled import Unscheduled
 
 
 class HealthWatch:
@@ -20,7 +21,7 @@ class HealthWatch:
 
     It is no part of the token thread, which it also reports as dead, and it does not keep the
     processor alive.  It looks every `period` seconds, on a
-    decode node also at requests that wait for their first token.
+    decode node also at requests that wait for their first token, elsewhere at those nobody schedules.
     """
 
     def __init__(self, processor: Any, period: float) -> None:
@@ -30,7 +31,7 @@ class HealthWatch:
         self._verdict: Health | None = None
         self._since = 0.0
         self._code: CodeWatch | None = None
-        self._first_tokens = FirstTokens()
+        self._first_tokens, self._unscheduled = FirstTokens(), Unscheduled()
 
     def begin(self) -> None:
         Thread(target=self._run, name="fd_postproc-health", daemon=True).start()
@@ -51,6 +52,7 @@ class HealthWatch:
             best_effort("gauges", sweep)
             best_effort("the look at wrappers", self._look_at_code, processor)
             best_effort("waiting for first tokens", self._first_tokens.look, processor)
+            best_effort("requests that nobody schedules", self._unscheduled.look, processor)
             del processor, best_effort
         self._first_tokens.close()
 
