@@ -72,7 +72,10 @@ class RaisesOnce(UserList):
 
 
 @pytest.mark.parametrize("interval", [0, 3])
-def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan, delivery, engine):
+def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(
+    interval, plan, delivery, engine, fallbacks
+):
+    before = fallbacks("delivery")
     delivery.interval = interval, 100.0
     scheduler = engine.scheduler
     handover = delivery.handover_in(scheduler)
@@ -85,6 +88,7 @@ def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan
     step = [new_result(plan, name, finished=name == "c") for name in "abcd"]
     delivery.put(scheduler, step)
     assert delivery.puts == 1 + bool(interval)
+    assert fallbacks("delivery") == before + 1
     handover.release()
     assert [one for some in scheduler.batch_responses_per_step for one in some] == step
     got = scheduler.get_results()
