@@ -65,6 +65,7 @@ def test_the_end_of_everything_frees_every_slot(rig_of):
     """What waits for its draft goes out before."""
     names = [f"r{slot}" for slot in range(8)]
     rig = rig_of("spec_topk", names, enable_draft_logprob=True)
+    rig.requests["r1"].disaggregate_info = {"role": "decode"}
     rig.step()
     assert rig.sink.puts == []
     rig.processor.clear_data()
