@@ -151,6 +151,14 @@ def test_each_fault_is_told_in_time_and_over_with_the_next_step(
     assert "healthy again, after" in log.text
 
 
+def test_after_the_end_no_fault_is_told(watched, log):
+    one = watched()
+    one.watch.end()
+    assert one.after(6) == "silent"
+    assert not gauge("silent")
+    assert "unhealthy" not in log.text
+
+
 def test_every_reason_is_among_them():
     others = {"thread", "other-service", "two-readers"}  # a real thread, and what outlasts a step
     assert {*others, *(reason for reason, *_ in FAULTS)} == {*REASONS}
