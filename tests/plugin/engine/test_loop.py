@@ -281,6 +281,7 @@ rig = Rig("plain", cls=plugin_class())
 processor = rig.processor
 processor.sampling_mask_zmq_server = Server()
 processor.split_connector = connector = Connector()
+processor.zmq_server = steps = Server()
 processor.parts.lifecycle._replace_finalizer()  # what the constructor does when all attributes are there
 processor.circle = processor
 closed = weakref.ref(processor.sampling_mask_zmq_server.socket)
@@ -288,6 +289,7 @@ held, kept = weakref.ref(processor), weakref.ref(connector)
 del rig, processor, connector
 gc.collect()
 assert closed() is held() is None
+assert steps.socket.closed
 assert not kept().router_socket.closed
 kept().router_socket.close()
 """
