@@ -121,9 +121,7 @@ def test_the_queues_number_may_come_after_construction(ops_queue, rig_of, monkey
     assert told(rig) == [[[11, 12]]]
 
 
-def test_ops_that_the_start_could_not_ask_for_their_keys_are_asked_before_a_queue_is_made(
-    ops_queue, rig_of
-):
+def test_ops_that_the_start_could_not_ask_for_their_keys_are_asked_before_a_queue_is_made(ops_queue, rig_of):
     queue, answers = rig_of("plain").processor.parts.queue, iter(["they make another key", ""])
     queue.ask_for_keys = lambda: next(answers)
     with pytest.raises(fp.QueueError):
