@@ -141,7 +141,11 @@ def test_any_number_comes_back(seed, service, sender, seq):
         (f"compact/1,{SERVICE}0000002A", 0),
     ],
 )
-def test_a_save_op_sends_the_number_that_its_reader_has_announced(peer, number, ops_queue, monkeypatch):
+@each("dialect", ["auto", "compact"])
+def test_a_save_op_sends_the_number_that_its_reader_has_announced(
+    dialect, peer, number, ops_queue, monkeypatch
+):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
     monkeypatch.setenv("FD_POSTPROC_PEER", peer)
     ops.save_output_topk(
         np.array([[5]]), np.array([[5]]), np.zeros((1, 1), np.float32), np.array([1]),

@@ -90,6 +90,7 @@ REFUSED = [
         ("shape", "save_output", replaced(X, lambda t, n=n: np.zeros((3, n), int)), ["have 1 column"])
         for n in (0, 2)
     ),
+    ("shape", "save_output", replaced(X, lambda t: t.reshape(3, 1, 1)), ["[3, 1, 1]"]),
     ("shape", SPEC, replaced("accept_num", short(1)), [ACCEPTED, "[3, 6]", "1"]),
     ("shape", SPEC, replaced("preempted_idx", short(2)), ["preempted_idx", "2", "3"]),
     ("shape", SPEC_TOPK, replaced("logprob_scores", narrow(2)), ["logprob_scores", "[6, 2]"]),

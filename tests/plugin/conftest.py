@@ -15,7 +15,7 @@ def log(caplog):
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_ours_fails(request, monkeypatch):
+def nothing_of_ours_fails(request):
     """Fail a test in which FastDeploy's own took over: what it answers is as right, and hides our bug."""
     failures, stock = [], fallback.Guard.failed
 
@@ -23,7 +23,8 @@ def nothing_of_ours_fails(request, monkeypatch):
         failures.append((guard.seam.name, repr(error)))
         stock(guard, error)
 
-    monkeypatch.setattr(fallback.Guard, "failed", failed)
-    yield
+    with pytest.MonkeyPatch.context() as patch:  # a test's own ends before its fixtures do
+        patch.setattr(fallback.Guard, "failed", failed)
+        yield
     if request.node.get_closest_marker("falls_back") is None:
         assert failures == []

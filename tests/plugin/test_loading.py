@@ -67,7 +67,7 @@ def engine(changes="", to_the_end=False, **variables):
 
 
 def test_the_engine_loads_our_class_and_the_workers_are_told():
-    told = engine(to_the_end=True)
+    told = engine(to_the_end=True, FD_POSTPROC_DISABEL="1")
     assert told["loaded"]
     assert not told["stock"]
     assert words(told["peer"]) == ["compact/1"]
@@ -75,6 +75,7 @@ def test_the_engine_loads_our_class_and_the_workers_are_told():
     assert line.startswith("INFO fd_postproc: engine side active")
     assert "this FastDeploy's code is known" in line
     assert (told["gauge"], told["stderr"]) == (1.0, [])
+    assert any(line.startswith("ERROR") and "FD_POSTPROC_DISABEL" in line for line in told["lines"])
 
 
 def test_disabled_it_is_fastdeploys_class_from_the_start():

@@ -31,6 +31,12 @@ print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
     assert run(code) == f"{int(signal.SIGUSR1)}\n"
 
 
+def test_a_process_that_has_saved_watches_its_queues(run):
+    """Else the log says nothing of one that stays full."""
+    code = "save(0)\nimport threading\nprint(*sorted(one.name for one in threading.enumerate()))"
+    assert run(code) == "MainThread fd_postproc-watch\n"
+
+
 @pytest.mark.realtime
 def test_exit_with_a_full_queue(run):
     """It waits for a while, says how many messages are lost, and does not hang."""

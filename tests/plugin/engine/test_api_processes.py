@@ -180,6 +180,10 @@ def test_a_number_that_another_process_has_got(listens, scene, monkeypatch):
     assert scene.manager.aborted == [name]
     assert scene.seen.gone == (set() if listens else {process.pid})
     assert scene.pushes[process.pid].linger == (None if listens else 0)
+    monkeypatch.setattr(api_processes, "_listens", lambda address: True)
+    scene.ask(process.pid, "c_0")  # of the next API process
+    scene.look(times=2)
+    assert scene.seen.gone == set()
     scene.manager.aborted.clear()
     scene.server.worker_push_addresses.clear()
     scene.engine.request_worker_map.clear()

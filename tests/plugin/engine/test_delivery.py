@@ -159,8 +159,10 @@ def test_whether_a_step_may_be_told_in_one_call(log, sums):
     assert advance.adds_up(log()) is sums
 
 
-def test_tokens_of_requests_that_decode_are_told(rig_of, fallbacks):
-    rig, told = rig_of("spec_topk", ["a", "b", "c", "d"]), Log()
+@each("log", [Log, fakes.DecodeLog])
+def test_tokens_of_requests_that_decode_are_told(log, rig_of, fallbacks):
+    """One by one, and as a sum."""
+    rig, told = rig_of("spec_topk", ["a", "b", "c", "d"]), log()
     rig.step()  # each one's first token is told by itself
     rig.processor.set_scheduler_metrics_logger(told)
     rig.requests["b"].need_prefill_tokens, rig.requests["b"].num_computed_tokens = 9, 8
@@ -168,7 +170,8 @@ def test_tokens_of_requests_that_decode_are_told(rig_of, fallbacks):
     rig.requests["d"].need_prefill_tokens, rig.requests["d"].num_computed_tokens = 9, 9
     rig.step({0: [11, 12], 1: [13], 2: [14, 15, 16], 3: [17]})
     assert told.tokens == 3
-    told.lock, before = None, fallbacks("decode log")  # it fails when it counts
+    told.lock = told.tokens = None  # it fails when it counts
+    before = fallbacks("decode log")
     assert rig.step({0: [13]})["a"][0].outputs.token_ids == [13]
     assert (rig.escaped, fallbacks("decode log")) == ([], before + 1)
 

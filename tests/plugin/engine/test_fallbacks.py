@@ -74,7 +74,10 @@ class RaisesOnce(UserList):
 
 @pytest.mark.parametrize("interval", [0, 3])
 @pytest.mark.falls_back
-def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan, delivery, engine):
+def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(
+    interval, plan, delivery, engine, fallbacks
+):
+    before = fallbacks("delivery")
     delivery.interval = interval, 100.0
     scheduler = engine.scheduler
     handover = delivery.handover_in(scheduler)
@@ -87,6 +90,7 @@ def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan
     step = [new_result(plan, name, finished=name == "c") for name in "abcd"]
     delivery.put(scheduler, step)
     assert delivery.puts == 1 + bool(interval)
+    assert fallbacks("delivery") == before + 1
     handover.release()
     assert [one for some in scheduler.batch_responses_per_step for one in some] == step
     got = scheduler.get_results()
@@ -131,6 +135,23 @@ def test_a_take_that_raises_leaves_all_to_the_scheduler(plan, delivery, engine):
     assert sent(engine) == {"a": [[5], [6]], "b": [500]}
     assert delivery.taking.in_a_row == 1
     assert {*scheduler.requests} == {"c", "d"}
+
+
+@pytest.mark.falls_back
+def test_what_waits_leaves_when_joining_has_failed_too_often(plan, delivery, engine, monkeypatch):
+    """Results with log-probabilities that are none, and at last one that nothing else would send."""
+    delivery.interval, engine.scheduler.wait_response_timeout = (2, 100.0), 0.001
+    monkeypatch.setattr(delivery.joined_readers, "of", lambda engine, now: frozenset([1, 2]))
+    names = ["ab", *["a"] * (2 * MOST_IN_A_ROW - 1), "ab"]
+    delivery.round(engine)
+    for number, step in enumerate(names):
+        results = [new_result(plan, name, [number], top_logprobs=7) for name in step]
+        delivery.put(engine.scheduler, results)
+        delivery.round(engine)
+    delivery.round(engine)
+    assert not delivery.taking.is_on
+    last = len(names) - 1
+    assert sent(engine) == {"a": [[number] for number in range(last + 1)], "b": [[0], [last]]}
 
 
 @pytest.mark.parametrize("what", ["sorting", "sends", "packing", "serves"])
@@ -188,6 +209,21 @@ def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch, f
     assert fallbacks("sending") > before
     guards = delivery.sends, sending.guard, sending._packer.guard
     assert all(guard.is_on for guard in guards) is (times == 1)
+
+
+@pytest.mark.falls_back
+def test_a_batch_that_may_have_been_sent_is_not_sent_again(plan, delivery, engine):
+    sending, send = delivery.sending, delivery.sending._send
+
+    def raises(*arguments, **named):
+        send(*arguments, **named)
+        raise Planted("in a test")
+
+    sending._send = raises
+    delivery.put(engine.scheduler, [new_result(plan, "a")])
+    delivery.round(engine)
+    assert sent(engine) == {"a": [[5]]}
+    assert delivery.sends_so_far == (0, 1)
 
 
 def test_an_ended_request_is_sent_although_it_cannot_be_sorted(plan, delivery, engine, monkeypatch):

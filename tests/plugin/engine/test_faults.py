@@ -403,6 +403,20 @@ def test_a_waiting_batch_that_cannot_be_put_takes_no_other_with_it(rig, second):
         assert [result.finished for result in told["culprit"]] == [True]
 
 
+@pytest.mark.falls_back
+def test_drafts_that_cannot_be_paired_hold_nothing_back(rig, fallbacks):
+    rig, before = rig(enable_draft_logprob=True), fallbacks("token processor")
+    rig.processor.postprocess([SimpleNamespace(outputs=None)], 4)
+    assert [[one.request_id for one in results] for results in rig.sink.puts] == [[*NAMES]]
+    assert fallbacks("token processor") == before + 1
+
+
+@each("channel", ["plain", "topk", "spec"])
+def test_no_step_without_drafts_or_log_probabilities_waits_for_a_draft(rig_of, channel):
+    rig = rig_of(channel, NAMES, enable_draft_logprob=True)
+    assert {*rig.step()} == {*NAMES}
+
+
 @each("masks", [None, [], "masks", {1: 7}, {"1": [7]}, raising])
 def test_odd_sampling_masks(rig, masks):
     rig = rig("plain", use_sampling_mask=True, warm=False)
@@ -428,6 +442,14 @@ def test_a_plain_dict_for_a_counter(rig):
     check_culprit(rig, results, tokens[AT_FAULT])
     check_others(rig, results, tokens)
     assert rig.escaped == []
+
+
+def test_a_draft_message_wider_than_the_slots(rig):
+    rig = rig(enable_draft_logprob=True)
+    rig.manager.stop_flags, rig.manager.tasks_list = rig.manager.stop_flags[:3], rig.manager.tasks_list[:3]
+    rig.step({0: [50], 1: [51], 2: [52]})
+    results = rig.step({0: [9], 1: [9], 2: [9], 6: [9]}, flag=4)
+    assert [one.outputs.draft_top_logprobs is None for name in NAMES for one in results[name]] == [False] * 3
 
 
 @each("holder", ["stop_flags", "tasks_list"])

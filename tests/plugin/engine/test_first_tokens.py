@@ -203,10 +203,16 @@ def test_a_request_whose_transfer_failed_does_not_wait(rig):
     assert gauge() == 2
 
 
-def test_a_stopped_engine_is_not_dead(nodes):
-    with prefill_node(nodes) as (node, address):
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_stopped_engine_is_not_dead(nodes, killed):
+    """A connection that was to take the first one's place does not while nobody greets there."""
+    with prefill_node(nodes, "heir") as (node, address):
         os.kill(node.pid, signal.SIGSTOP)
         assert not any(nodes.dead([address], float(second)) for second in range(0, 120, 10))
+        if killed:
+            node.kill()
+            until(lambda: nodes.dead([address], 120.0) or not nodes._connections[address].is_up)
+            assert nodes.dead([address], 130.0) == {address}
         os.kill(node.pid, signal.SIGCONT)
 
 
@@ -229,6 +235,8 @@ def test_one_that_was_never_there(nodes):
         assert not any(nodes.dead([address], second) for second in (0.0, 1.0, 2.0, 10.0, 19.0))
     assert nodes.dead([address], 20.0) == set()
     assert nodes.dead([address], 20.0 + first_tokens.GONE_S) == {address}
+    for late in 1.5, 3.0:  # as long as requests name it
+        assert nodes.dead([address], late * first_tokens.FORGET_S) == {address}
     assert not refuses(("name.invalid", 1))
 
 

@@ -285,6 +285,7 @@ def test_a_sender_that_dies_in_the_middle_of_a_frame(default_limits, stepped):
     rig.processor.parts.recording.look()
     until(lambda: (rig.processor.parts.recording.look(), codes(rig))[1])
     assert codes(rig) == {"frames"}
+    rig.processor.parts.recording.look()
     assert [one.kind for one in picture(rig).events].count(Kind.OPEN) == 1  # however often one looks
 
 

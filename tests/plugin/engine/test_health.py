@@ -142,13 +142,21 @@ def test_each_fault_is_told_in_time_and_over_with_the_next_step(
             assert one.after(seconds - 1.5) is None
         assert one.after(2) == reason
         assert gauge(reason) == 1
-        assert f"unhealthy ({reason}): " in log.text
+        assert log.text.count(f"unhealthy ({reason}): ") == 1
         assert words in log.text
     one.processor.parts.loop.in_hand_since = None
     one.step()
     assert one.after(0.5) is None
     assert gauge(reason) == 0
     assert "healthy again, after" in log.text
+
+
+def test_after_the_end_no_fault_is_told(watched, log):
+    one = watched()
+    one.watch.end()
+    assert one.after(6) == "silent"
+    assert not gauge("silent")
+    assert "unhealthy" not in log.text
 
 
 def test_every_reason_is_among_them():
@@ -216,6 +224,23 @@ def test_a_busy_worker_restarts_nobody(share, state, before, after, watched, mon
     assert one.after(0.5) is None
     assert not gauge(before)
     assert not gauge(after)
+
+
+def ended_thread(one, patch):
+    one.processor.worker = threading.Thread(target=int)
+    one.processor.worker.start()
+    one.processor.worker.join()
+
+
+@each("reason, cause", [("undelivered", nobody_takes), ("thread", ended_thread)])
+def test_a_busy_worker_hides_no_fault_of_the_engine(reason, cause, watched, monkeypatch):
+    monkeypatch.setenv("FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT", "20")
+    monkeypatch.setattr(check, "_state_of", lambda pid: "D")
+    one = watched()
+    one.after(6)
+    assert one.processor.parts.health.verdict().reason == BUSY
+    cause(one, monkeypatch)
+    assert one.after(2) == reason
 
 
 @each("given, seconds", [("", 5.5), ("3", 3.5)])

@@ -121,6 +121,18 @@ def test_the_queues_number_may_come_after_construction(ops_queue, rig_of, monkey
     assert told(rig) == [[[11, 12]]]
 
 
+def test_ops_that_the_start_could_not_ask_for_their_keys_are_asked_before_a_queue_is_made(ops_queue, rig_of):
+    queue, answers = rig_of("plain").processor.parts.queue, iter(["they make another key", ""])
+    queue.ask_for_keys = lambda: next(answers)
+    with pytest.raises(fp.QueueError):
+        queue.next(0)
+    assert queue.receiver is None
+    for _ in range(2):  # asked no more once the answer is known, also where the queue is made again
+        assert queue.next(0) is None
+        queue.receiver.remove()
+        queue.receiver = None
+
+
 def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, rig_of, monkeypatch):
     module = imported("fd_postproc.fastdeploy.engine.processor.queue_source")
     real = module.Receiver
@@ -281,6 +293,7 @@ rig = Rig("plain", cls=plugin_class())
 processor = rig.processor
 processor.sampling_mask_zmq_server = Server()
 processor.split_connector = connector = Connector()
+processor.zmq_server = steps = Server()
 processor.parts.lifecycle._replace_finalizer()  # what the constructor does when all attributes are there
 processor.circle = processor
 closed = weakref.ref(processor.sampling_mask_zmq_server.socket)
@@ -288,6 +301,7 @@ held, kept = weakref.ref(processor), weakref.ref(connector)
 del rig, processor, connector
 gc.collect()
 assert closed() is held() is None
+assert steps.socket.closed
 assert not kept().router_socket.closed
 kept().router_socket.close()
 """

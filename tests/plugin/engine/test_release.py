@@ -61,10 +61,29 @@ def test_an_abort_before_2_6_is_told_by_the_token_processor(managed, channel, co
     assert "b" in results
 
 
+@each("channel", ["plain", "spec"])
+@each(
+    "waiting, call",
+    [
+        ("to_be_aborted_req_id_set", "recycle_abort_task"),
+        ("to_be_rescheduled_request_id_set", "reschedule_preempt_task"),
+    ],
+)
+def test_a_request_leaves_once_the_worker_has_let_it_go(channel, waiting, call, rig_of):
+    rig = rig_of(channel, ("a", "b"))
+    rig.step()
+    getattr(rig.manager, waiting).add("a")
+    assert {*rig.step({0: -1, 1: [61]})} == {"b"}
+    assert [call, "a"] not in rig.manager.calls
+    rig.step({0: -9, 1: [62]})
+    assert [call, "a"] in rig.manager.calls
+
+
 def test_the_end_of_everything_frees_every_slot(rig_of):
     """What waits for its draft goes out before."""
     names = [f"r{slot}" for slot in range(8)]
     rig = rig_of("spec_topk", names, enable_draft_logprob=True)
+    rig.requests["r1"].disaggregate_info = {"role": "decode"}
     rig.step()
     assert rig.sink.puts == []
     rig.processor.clear_data()

@@ -4,6 +4,7 @@ import inspect
 import random
 import textwrap
 import threading
+from collections import defaultdict
 from types import SimpleNamespace
 from unittest import mock
 
@@ -206,9 +207,10 @@ def test_a_method_that_was_replaced_is_called(plan, loop, engine, monkeypatch):
     """Of the class, and of the server."""
     given, server = [], type(engine.send_response_server)
     assert loop.sending is not None
-    monkeypatch.setattr(server, "_send_batch_response", lambda self, *some, **named: given.append(some))
-    engine.scheduler.put_results([made := result(plan, "a")])
-    loop.round(engine)
+    with monkeypatch.context() as patched:
+        patched.setattr(server, "_send_batch_response", lambda self, *some, **named: given.append(some))
+        engine.scheduler.put_results([made := result(plan, "a")])
+        loop.round(engine)
     engine.send_response_server.send_response = lambda *some, **named: given.append((some, named))
     engine.scheduler.put_results([again := result(plan, "a")])
     loop.round(engine)
@@ -340,6 +342,37 @@ def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(error, plan, loop, servi
     assert calls == [1, 1, 1, 2]
 
 
+@pytest.mark.falls_back
+def test_rounds_that_fail_now_and_then_end_nothing(loop, engine, monkeypatch):
+    stock, rounds = loop.stock, iter([1, 1, 0] * 4)
+
+    def often_fails(_):
+        fails = next(rounds, None)
+        engine.running = fails is not None
+        if fails:
+            raise LookupError("in a test")
+
+    loop.sends = type(loop.sends)("sending")
+    loop.begin()
+    monkeypatch.setattr(loop, "round", often_fails)
+    monkeypatch.setattr(loop, "stock", stock._replace(loop=None))  # not called
+    engine.running = True
+    getattr(engine, LOOP)()
+    assert loop.sends.is_on
+    assert next(rounds, None) is None
+
+
+def test_a_scheduler_that_is_not_known_is_no_failure(plan, loop, engine, fallbacks):
+    """Its own methods put and take, also when the loop ends."""
+    before, scheduler = fallbacks("delivery"), engine.scheduler
+    scheduler.requests = defaultdict(None, scheduler.requests)
+    loop.put(scheduler, [result(plan, "a")])
+    loop.round(engine)
+    loop.run(engine)  # which is not ours any more
+    assert loop.sends_so_far == (1, 0)
+    assert fallbacks("delivery") == before
+
+
 def test_what_waits_for_the_interval_leaves_by_fastdeploys_loop(plan, loop, engine):
     scheduler, loop.interval = engine.scheduler, (9, 100.0)
     handover = loop.handover_in(scheduler)
@@ -384,6 +417,15 @@ def test_a_second_one_takes_the_place_of_the_first(plan, loop, service):
     assert vars(service)[LOOP] is not stock
     second.end()
     assert vars(service)[LOOP] is stock
+
+
+def test_a_loop_that_somebody_has_wrapped_stays(plan, service, engine, monkeypatch):
+    made = imported("fd_postproc.fastdeploy.engine.delivery.delivery")
+    monkeypatch.setattr(service, LOOP, wrapper := lambda self: None)
+    one = made.Delivery(plan, engine.scheduler)
+    one.begin()
+    assert vars(service)[LOOP] is wrapper
+    assert not one.is_installed
 
 
 # ---- whether a loop is served ----------------------------------------------------------------------
@@ -445,6 +487,7 @@ def test_a_process_that_is_gone_gets_nothing(plan, loop, engine):
     engine.scheduler.put_results([result(plan, "a", finished=True), result(plan, "b")])
     loop.round(engine)
     (message,) = sent_by(engine)
+    assert loop.sends_so_far == (1, 0)
     assert [[one["request_id"] for one in group] for group in message] == [["b"]]
     assert "a" not in engine.request_worker_map
 

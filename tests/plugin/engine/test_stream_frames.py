@@ -280,7 +280,7 @@ def builder(monkeypatch):
 
 
 @pytest.mark.framework
-def test_frames_are_sent_only_to_an_engine_that_reads_them(builder, monkeypatch):
+def test_frames_are_sent_only_to_an_engine_that_reads_them(builder, monkeypatch, log):
     tokens = imported("paddle").to_tensor([[5], [6]])
     assert _is_frame(builder(tokens))
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
@@ -292,6 +292,7 @@ def test_frames_are_sent_only_to_an_engine_that_reads_them(builder, monkeypatch)
     assert isinstance(builder([5, 6]), list)
     assert isinstance(builder(imported("paddle").to_tensor([0.5])), list)
     assert _is_frame(builder(tokens))
+    assert log.text.count("worker side active") == 1
 
 
 @pytest.mark.framework

@@ -66,7 +66,7 @@ class HealthWatch:
 
     def _look(self, processor: Any) -> None:
         verdict, before = processor.parts.health.verdict(), self._verdict
-        if self._end.is_set() or verdict == before:
+        if self._end.is_set():
             return
         now, log, recorder = time.monotonic(), processor.fd.llm_logger, processor.parts.journal.recorder
         self._verdict = verdict
