@@ -186,7 +186,7 @@ class RequestMap(dict):  # type: ignore[type-arg]
         self._lose(name, now, why)
 
     def _why_lost(self, name: str, now: float) -> str:
-        """Why a request has lost its early results; empty if an earlier one of its id may have."""
+        """Why early results of a request were lost; empty if none were, or those of an earlier one."""
         since, why = self.dropped.get(name, (0.0, ""))
         return why if now - since < KEEP_EARLY_S else ""
 

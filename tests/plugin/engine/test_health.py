@@ -372,7 +372,7 @@ def test_before_the_start_while_nothing_comes_and_after_the_end(started):
 def test_a_thread_of_fastdeploys_that_has_ended_is_a_fault(started):
     rig, name = started(), "schedule_request_thread"
     parts = rig.processor.parts
-    parts.pairing.delivery.ended_thread = lambda: name
+    parts.pairing.delivery.ended_threads = lambda: [name]
     assert not rig.processor.healthy()
     assert parts.health.health().reason == "thread"
     assert name in parts.health.health().text

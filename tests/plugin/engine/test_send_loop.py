@@ -1,8 +1,6 @@
 """FastDeploy's loop that fetches results and sends them, and ours in its place."""
 
-import inspect
 import random
-import textwrap
 import threading
 from collections import defaultdict
 from types import SimpleNamespace
@@ -393,18 +391,18 @@ def test_a_thread_of_fastdeploys_that_has_ended(loop, engine):
     for name in "schedule_request_thread", "insert_task_to_scheduler_thread":
         getattr(engine, name).start()
     engine.insert_task_to_scheduler_thread.join(60)
-    assert loop.ended_thread() == ""
+    assert loop.ended_threads() == []
     loop.begin()
     loop.round = lambda _: setattr(engine, "running", False)
     engine.running = True
     getattr(engine, LOOP)()
     engine.running = True
-    assert loop.ended_thread() == ""
+    assert loop.ended_threads() == []
     ends.set()
     engine.schedule_request_thread.join(60)
-    assert loop.ended_thread() == "schedule_request_thread"
+    assert loop.ended_threads() == ["schedule_request_thread"]
     engine.running = False
-    assert loop.ended_thread() == ""
+    assert loop.ended_threads() == []
 
 
 def test_a_second_one_takes_the_place_of_the_first(plan, loop, service):
@@ -426,47 +424,6 @@ def test_a_loop_that_somebody_has_wrapped_stays(plan, service, engine, monkeypat
     one.begin()
     assert vars(service)[LOOP] is wrapper
     assert not one.is_installed
-
-
-# ---- whether a loop is served ----------------------------------------------------------------------
-
-SEND = "_send_batch_response"
-OTHERS = [
-    (LOOP, "= token_ids, text", "= token_ids[:1], text"),
-    (LOOP, "self.request_worker_map.pop(request_id, None)", "self.request_worker_map.get(request_id)"),
-    (LOOP, "worker_pid=worker", "worker_pid=None"),
-    (LOOP, "in batches.items()", "in list(batches.items())[::-1]"),
-    (SEND, "try:", "self.requests = len(batch_data)\n    try:"),
-    (SEND, "in batch_data]", "in batch_data if outputs is batch_data[0]]"),
-    (SEND, "output.to_dict()", "{**output.to_dict(), 'request_id': 'one'}"),
-    (SEND, "socket.send(packed, copy=False)", "[socket.send(packed) for _ in batch_data]"),
-]
-
-
-def sends(plan, name=LOOP, old="", new="", service=None):
-    """Whether rounds are sent by ours beside a method of FastDeploy's with another text."""
-    engine, server = double.engine__common_engine, double.inter_communicator__zmq_server
-    module, cls = (engine, engine.EngineService) if name == LOOP else (server, server.ZmqServerBase)
-    text, there = textwrap.dedent(inspect.getsource(vars(cls)[name])), {}
-    assert old in text
-    exec(text.replace(old, new), vars(module), there)
-    sending = imported("fd_postproc.fastdeploy.engine.delivery.sending")
-    with mock.patch.object(cls, name, there[name]):
-        scheduler = double.scheduler__local_scheduler.LocalScheduler
-        stock = sending.Stock.of(scheduler, service or engine.EngineService, server)
-        return imported("tools.accept.deliveries").try_out(plan, stock).sends
-
-
-def test_methods_of_the_same_meaning_are_served(plan, loop):
-    assert sends(plan)
-    assert sends(plan, LOOP, "new_contents", "wanted")
-    assert sends(plan, SEND, "packed", "message")
-    assert not sends(plan, service=object)
-
-
-@each("name, old, new", OTHERS)
-def test_one_of_another_meaning_is_left_alone(name, old, new, plan, loop):
-    assert not sends(plan, name, old, new)
 
 
 # ---- in the engine ---------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ def rig():
     one = Rig("topk", ["a", "b"])
     one.manager.requests["c"] = SimpleNamespace(idx=2)
     one.sink.requests = dict.fromkeys("abcd")
-    one.ended = ""
-    one.processor.parts.pairing.delivery.ended_thread = lambda: one.ended
+    one.ended = ()
+    one.processor.parts.pairing.delivery.ended_threads = lambda: one.ended
     return one
 
 
@@ -28,31 +28,35 @@ def looks(rig, watch, begin, seconds):
     for tick in range(int(2 * seconds) + 1):
         watch.look(rig.processor, begin + tick / 2)
     results = [one for put in rig.sink.puts[before:] for one in put]
-    assert all(one.finished and one.error_code == 500 and rig.ended in one.error_msg for one in results)
+    for one in results:
+        assert (one.finished, one.error_code) == (True, 500)
+        assert any(thread in one.error_msg for thread in rig.ended)
     return sorted(one.request_id for one in results)
 
 
 @each(
-    "thread, role, ended",
+    "threads, role, ended",
     [
-        ("", "mixed", []),
-        ("receive_output_thread", "mixed", []),  # nothing would arrive
-        ("insert_task_to_scheduler_thread", "mixed", []),  # nothing comes so far
-        ("prepare_request_thread", "mixed", ["d"]),  # the others' thread lives
-        ("schedule_request_thread", "mixed", ["c", "d"]),
-        ("insert_task_to_worker_thread", "mixed", ["c", "d"]),
-        ("insert_task_to_worker_thread", "decode", []),
-        ("insert_task_to_worker_thread", "prefill", []),
+        ([], "mixed", []),
+        (["receive_output_thread"], "mixed", []),  # nothing would arrive
+        (["insert_task_to_scheduler_thread"], "mixed", []),  # nothing comes so far
+        (["prepare_request_thread"], "mixed", ["d"]),  # the others' thread lives
+        (["schedule_request_thread"], "mixed", ["c", "d"]),
+        (["prepare_request_thread", "schedule_request_thread"], "mixed", ["c", "d"]),
+        (["insert_task_to_scheduler_thread", "prepare_request_thread"], "mixed", ["d"]),
+        (["insert_task_to_worker_thread"], "mixed", ["c", "d"]),
+        (["insert_task_to_worker_thread"], "decode", []),
+        (["insert_task_to_worker_thread"], "prefill", []),
     ],
 )
-def test_those_end_that_wait_for_a_thread_that_has_ended(thread, role, ended, rig):
+def test_those_end_that_wait_for_a_thread_that_has_ended(threads, role, ended, rig):
     rig.processor.cfg.scheduler_config.splitwise_role = role
-    rig.ended = thread
+    rig.ended = threads
     assert looks(rig, Unscheduled(), 100, 5) == ended
 
 
 def test_each_ends_once_after_a_while_and_again_if_its_id_is_used_again(rig):
-    watch, rig.ended = Unscheduled(), "schedule_request_thread"
+    watch, rig.ended = Unscheduled(), ["schedule_request_thread"]
     before = rig.processor.counters.failed_requests
     assert looks(rig, watch, 100, 1.5) == []
     rig.sink.requests["e"] = None
@@ -68,7 +72,7 @@ def test_each_ends_once_after_a_while_and_again_if_its_id_is_used_again(rig):
 
 
 def test_a_data_parallel_scheduler_keeps_a_local_one(rig):
-    rig.ended = "schedule_request_thread"
+    rig.ended = ["schedule_request_thread"]
     rig.sink._scheduler = SimpleNamespace(requests=rig.sink.requests)
     del rig.sink.requests
     assert looks(rig, Unscheduled(), 100, 5) == ["c", "d"]

@@ -175,18 +175,19 @@ class Delivery:
         if engine.running:
             self.stock.loop(engine)
 
-    def ended_thread(self) -> str:
-        """A thread of `THREADS` that was alive and is not, while its engine runs; empty if there is none."""
+    def ended_threads(self) -> list[str]:
+        """Those of `THREADS` that were alive and are not, while their engine runs."""
         engine = self._engine and self._engine()
         if engine is None or not engine.running:
-            return ""
+            return []
+        ended = []
         for name in THREADS:
             thread = getattr(engine, name, None)
             if thread is not None and thread.is_alive():
                 self._seen_alive.add(name)
             elif name in self._seen_alive:
-                return name
-        return ""
+                ended.append(name)
+        return ended
 
     def round(self, engine: Any) -> None:
         """Wait for results and send them."""

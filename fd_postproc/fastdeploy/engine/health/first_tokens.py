@@ -10,6 +10,7 @@ from typing import Any
 
 from ....support.environment import UNREACHABLE
 from ...gauges import export
+from .scheduler_requests import fail
 
 GRACE_S = 2.0
 """Seconds for which a request waits before it can be ended."""
@@ -228,7 +229,7 @@ class FirstTokens:
 
     def _end(self, processor: Any, address: Address, names: list[str]) -> None:
         """End requests by FastDeploy's own means for a prefill node that fails."""
-        manager, results = processor.resource_manager, []
+        manager, ended = processor.resource_manager, []
         host, port = address
         text = (
             f"PD Error: the prefill node {host}:{port} is dead or unreachable, and this request's first "
@@ -244,19 +245,8 @@ class FirstTokens:
                     reserved.dec()
             processor.tokens_counter.pop(name, None)
             self._ran.add(name)
-            results.append(
-                processor.fd.RequestOutput(
-                    request_id=name, finished=True, error_code=BAD_GATEWAY, error_msg=text
-                )
-            )
-        if results:
-            processor.counters.failed_requests += len(results)
-            ids = ", ".join(one.request_id for one in results)
-            processor.fd.llm_logger.error(
-                f"fd_postproc: {len(results)} requests end with an error: the prefill node at {host}:{port}, "
-                f"its connector's address, is dead or unreachable: {ids}"
-            )
-            processor.cached_generated_tokens.put_results(results)
+            ended.append(name)
+        fail(processor, ended, BAD_GATEWAY, text)
 
 
 def _address_of(request: Any) -> Address | None:

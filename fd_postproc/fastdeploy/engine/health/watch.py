@@ -20,8 +20,8 @@ class HealthWatch:
     """Watchdog of our token processor's health; `begin` starts it, `end` ends it.
 
     It is no part of the token thread, which it also reports as dead, and it does not keep the
-    processor alive.  It looks every `period` seconds, on a
-    decode node also at requests that wait for their first token, elsewhere at those nobody schedules.
+    processor alive.  It looks every `period` seconds, also at requests that would wait for ever: on a
+    decode node for their first token, elsewhere for a thread that schedules.
     """
 
     def __init__(self, processor: Any, period: float) -> None:

@@ -13,6 +13,7 @@ from ....support.patience import STEP_S
 from ....support.process_stat import cpu_seconds, process_stat
 from ..health.liveness import BUSY, Health, Liveness, Sight
 from ..health.outflow import Outflow, Outlet
+from ..health.scheduler_requests import table_of
 from .host import Host
 from .journal import Journal
 from .loop import Loop
@@ -80,7 +81,7 @@ class HealthCheck:
         worker = getattr(self.host, "worker", None)
         if worker is not None and not worker.is_alive():
             return Health("thread", "the token thread has ended")
-        ended = self.pairing.delivery.ended_thread()
+        ended = " and ".join(self.pairing.delivery.ended_threads())
         if ended:
             return Health("thread", f"FastDeploy's {ended} has ended: requests wait for ever")
         began, hangs, clock = self._in_hand()
@@ -120,15 +121,11 @@ class HealthCheck:
         if getattr(self.host, "resource_manager", None) is None:  # nothing runs yet
             return None
         delivery, scheduler = self.pairing.delivery, self.host.cached_generated_tokens
-        # The data-parallel scheduler keeps a local one.
-        tables = (
-            getattr(one, "responses", None) for one in (scheduler, getattr(scheduler, "_scheduler", None))
-        )
         with self._lock:
             return self._outflow.look(
                 Outlet(
                     now=time.monotonic(),
-                    table=next((one for one in tables if isinstance(one, dict)), None),
+                    table=table_of(scheduler, "responses"),
                     puts=(delivery.puts, delivery.unput),
                     sends=delivery.sends_so_far,
                 )
