@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 _MOST_PROCESSES, _MOST_THREADS = 64, 1024  # of a family, and of each in it, that `cpu_seconds` reads
 _CPU_TIMES = slice(11, 15)  # utime, stime, cutime, cstime
@@ -51,23 +51,36 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-class KnownProcess(NamedTuple):
+def start_of(pid: int | str) -> int:
+    """Start time of a process in clock ticks since boot; OSError or IndexError if it cannot be seen."""
+    return int(process_stat(pid)[_START])
+
+
+@dataclass
+class KnownProcess:
     """A process that was seen alive.
+
+    A restored snapshot (CRIU) keeps the numbers of processes, and gives each a new start time.  So whoever
+    finds that its own start time has changed learns the other's anew, once: the number names it as before.
 
     Attributes
     ----------
     pid : int
-    start : str
+    start : int
         Its start time in clock ticks since boot, which distinguishes it from a later one with its number.
+    observer : int
+        The start time of the process that saw it, then.
     """
 
     pid: int
-    start: str
+    start: int
+    observer: int = field(compare=False)
 
     @classmethod
     def of(cls, pid: int) -> KnownProcess:
         """The process that has a number now; OSError or IndexError if it cannot be seen."""
-        return cls(pid, process_stat(pid)[_START])
+        observer = start_of("self")  # first: a restore in between makes it look older than it is
+        return cls(pid, start_of(pid), observer)
 
     def is_alive(self) -> bool:
         """Whether the process is alive; a stopped, busy or swapped-out one is, a zombie is not.
@@ -76,7 +89,11 @@ class KnownProcess(NamedTuple):
         """
         try:
             fields = process_stat(self.pid)
-            return fields[_START] == self.start and not _has_ended(fields)
+            observer = start_of("self")  # second: what was read before a restore is read again
+            if observer != self.observer:
+                fields = process_stat(self.pid)
+                self.start, self.observer = int(fields[_START]), observer
+            return int(fields[_START]) == self.start and not _has_ended(fields)
         except (FileNotFoundError, ProcessLookupError):
             return False
         except (OSError, IndexError, ValueError):

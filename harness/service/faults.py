@@ -115,7 +115,12 @@ def death(tree: Path, folder: Path, channel: str, *, whose: str, plug_in: bool) 
 
 
 def engine_gone(
-    tree: Path, folder: Path, *, environment: Mapping[str, str] | None = None, stopped: float = 0.0
+    tree: Path,
+    folder: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    stopped: float = 0.0,
+    restored: bool = False,
 ) -> dict[str, Any]:
     """``kill -9`` of the engine, whose API process goes on: what its clients get, with the plug-in.
 
@@ -125,6 +130,8 @@ def engine_gone(
         Of the service.
     stopped : float
         Seconds for which the engine is stopped before, and goes on.
+    restored : bool
+        Whether a snapshot is restored before, and once more when the engine is dead.
 
     Returns
     -------
@@ -155,11 +162,17 @@ def engine_gone(
             time.sleep(stopped)
             os.kill(service.process.pid, signal.SIGCONT)
             time.sleep(1)
+        if restored:
+            service.restore()
+            time.sleep(1)
         early = waiting.done()
         service.kill()
         died = time.monotonic()
         ends = {name: got[-1] for name, got in waiting.result(60).items()}
         seconds = time.monotonic() - died
+        if restored:
+            service.restore()
+            time.sleep(1)
         new = {name: got[-1] for name, got in ask(service, cases("new"), side_by_side=len(kinds)).items()}
         health = HTTP.get(f"{service.url}/health", timeout=10).status_code
         return {"early": early, "waiting": ends, "new": new, "seconds": seconds, "health": health}

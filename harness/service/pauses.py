@@ -1,4 +1,4 @@
-"""What must end no request: an engine or an API process that stops for a while, a machine that is busy."""
+"""What must end no request: an engine or an API process that stops for a while, a busy machine, a restore."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ PACE = 0.15
 """Seconds between the worker's steps: an answer takes longer than any pause."""
 LIMIT_S = 180.0
 """Seconds for which a client waits for its next chunk: longer than any pause and its end."""
+RESTORE_S = 6.0
+"""Seconds from a restore to the next."""
 _TOKENS = {"max_tokens": 600, "extra_body": {"min_tokens": 599}}
 
 
@@ -77,11 +79,21 @@ def _api_process(service: Service) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _restores(service: Service) -> Iterator[None]:
+    """Restored snapshots, one after the other."""
+    for _ in range(3):
+        service.restore()
+        time.sleep(RESTORE_S)
+    yield
+
+
 ROWS: dict[str, tuple[Callable[[Service], contextlib.AbstractContextManager[None]], float, bool]] = {
     "SIGSTOP of the engine, 60 s": (_engine, 60.0, False),
     "SIGSTOP of the engine, 60 s, before requests come": (_engine, 60.0, True),
     "load 20, 60 s": (_load, 60.0, False),
     "SIGSTOP of one of four API processes, 20 s, with load 20": (_api_process, 20.0, False),
+    "three restored snapshots": (_restores, 5.0, False),
 }
 """What disturbs the service, for how long, and whether it begins before the clients ask."""
 

@@ -110,6 +110,7 @@ class Service:
         self.more = dict(environment or {})
         self.process: subprocess.Popen | None = None
         self._seen: dict[int, str] = {}
+        self._restores = 0
 
     @property
     def url(self) -> str:
@@ -162,6 +163,7 @@ class Service:
             "FD_SERVICE_CLOCKS": str(self.clocks),
             "FD_SERVICE_WORKERS_ERRORS": str(self.folder / "worker"),
             "FD_SERVICE_TRANSFER": str(self.transfer),
+            "FD_SERVICE_RESTORED": str(self.folder / "restored"),
             # FastDeploy asks no nvidia-smi and no network card then.
             "KVCACHE_GDRCOPY_FLUSH_ENABLE": "0",
             "KVCACHE_RDMA_NICS": "none",
@@ -292,6 +294,13 @@ class Service:
     def transfers(self, seconds: float = 0.0, *, fail: bool = False) -> None:
         """What becomes of a prefill node's transfers from now on: seconds of each, and whether it fails."""
         self.transfer.write_text(json.dumps({"seconds": seconds, "fails": fail}))
+
+    def restore(self) -> None:
+        """As a restored snapshot (CRIU): numbers of processes stay, and the plug-in sees new start times."""
+        self._restores += 1
+        fresh = self.folder / "restored.new"  # the shim's `platform` reads no half of it
+        fresh.write_text(str(1000 * self._restores))
+        fresh.rename(self.folder / "restored")
 
     def freeze(self) -> None:
         """``SIGSTOP`` to all of it: an idle node costs nearly half a core."""

@@ -132,10 +132,7 @@ class Watchdog:
                 self._unknown = str(reason)
                 api_log().info(f"fd_postproc: API side cannot tell yet whether the engine lives: {reason}")
             return
-        self._file = file
-        if engine == self._engine:
-            return
-        self._engine = engine
+        self._file, self._engine = file, engine
         if self._gone_since is None:
             api_log().info(f"fd_postproc: API side watches the engine, process {engine.pid}")
             return

@@ -20,7 +20,6 @@ is a compact frame (docs/wire-protocol.md, 13.8); FastDeploy's own messages have
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -30,7 +29,7 @@ from ... import queues
 from ...core.layout import Channel
 from ...errors import QueueError
 from ...support.environment import KEEP_STALE, QUEUE_ID, is_on
-from ...support.process_stat import process_stat
+from ...support.process_stat import start_of
 
 _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
 WATCH_S, _LOOKS = 2.0, 20  # for which a queue of unseen users is watched, in so many looks
@@ -151,13 +150,7 @@ def _traffic(queue: sysv_ipc.MessageQueue) -> tuple[int, ...]:
 
 def _is_from_an_older_process(queue: sysv_ipc.MessageQueue) -> bool:
     """Whether the last message is from a process that runs for longer than this one: another run's worker."""
-    began, sender = _began("self"), _began(str(queue.last_send_pid))
-    return began is not None and sender is not None and sender < began
-
-
-def _began(pid: str) -> float | None:
-    """Start of a process in seconds since boot; None if it does not exist."""
     try:
-        return int(process_stat(pid)[19]) / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        return None
+        return start_of(queue.last_send_pid) < start_of("self")
+    except OSError:  # it does not exist
+        return False

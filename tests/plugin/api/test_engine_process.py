@@ -1,5 +1,7 @@
 """Which process the engine is, and whether it lives: real processes that listen, stop and die."""
 
+import dataclasses
+import itertools
 import os
 import signal
 import socket
@@ -9,6 +11,7 @@ import pytest
 from fd_postproc.fastdeploy.api.engine_process import Unknown, listener, socket_file
 from fd_postproc.support import process_stat
 from fd_postproc.support.process_stat import KnownProcess
+from tests.lib.restores import restores
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -43,30 +46,62 @@ def test_a_child_that_holds_the_socket_is_not_the_engine(start_engine, tmp_path)
         listener(path)
 
 
-def fields(state, threads=1):
-    return [state, *"1" * 16, str(threads), "0", "77"]
+def fields(state, threads=1, start=77):
+    return [state, *"1" * 16, str(threads), "0", str(start)]
 
 
 @each(
     "told, start, alive",
     [
-        (fields("S"), "77", True),
-        (fields("S"), "1", False),  # another process of the same number
-        (PermissionError(), "77", True),  # what cannot be read lives
-        (OSError(24, "too many open files"), "77", True),
-        (fields("Z"), "77", False),
-        (fields("Z", threads=2), "77", True),  # its first thread has ended
-        (fields("X"), "77", False),
+        (fields("S"), 77, True),
+        (fields("S"), 1, False),  # another process of the same number
+        (PermissionError(), 77, True),  # what cannot be read lives
+        (OSError(24, "too many open files"), 77, True),
+        (fields("Z"), 77, False),
+        (fields("Z", threads=2), 77, True),  # its first thread has ended
+        (fields("X"), 77, False),
     ],
 )
 def test_what_the_kernel_says_of_a_process(monkeypatch, told, start, alive):
     def process_stat_of(pid):
         if isinstance(told, Exception):
             raise told
-        return told
+        return fields("R", start=5) if pid == "self" else told
 
     monkeypatch.setattr(process_stat, "process_stat", process_stat_of)
-    assert KnownProcess(1, start).is_alive() is alive
+    assert KnownProcess(1, start, observer=5).is_alive() is alive
+
+
+def test_a_restored_process_is_alive_until_it_ends(start_engine, tmp_path, monkeypatch):
+    """A number that is used again goes on being noticed, before a restore and after it."""
+    restore = restores(monkeypatch)
+    process = start_engine(path := str(tmp_path / "engine.socket"))
+    engine = listener(path)
+    for later in (1, 1000, -500):
+        restore(later)
+        assert engine.is_alive()
+        assert engine == listener(path)
+        assert not dataclasses.replace(engine, start=engine.start - 1).is_alive()
+    process.kill()
+    restore()
+    until(lambda: not engine.is_alive())
+    process.wait()
+    assert not engine.is_alive()
+
+
+@each("look", range(4))
+def test_a_restore_between_two_looks_at_proc_ends_nothing(look, monkeypatch):
+    """Before each of the looks of `is_alive`, and after them."""
+    restore, engine = restores(monkeypatch), KnownProcess.of(os.getppid())
+    stock, looks = process_stat.process_stat, itertools.count()
+
+    def process_stat_of(pid):
+        if next(looks) == look:
+            restore()
+        return stock(pid)
+
+    monkeypatch.setattr(process_stat, "process_stat", process_stat_of)
+    assert [engine.is_alive() for _ in range(3)] == [True] * 3
 
 
 def test_no_socket_another_kind_of_file_and_one_that_is_made_anew(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 import traceback
 import types
@@ -12,6 +13,8 @@ import pytest
 from fd_postproc.fastdeploy.api import connections, watchdog
 from fd_postproc.fastdeploy.api.watchdog import EngineGone, Watchdog
 from fd_postproc.fastdeploy.notes import NotPlain
+from fd_postproc.support.process_stat import KnownProcess
+from tests.lib.restores import restores
 from tests.lib.rows import each
 
 zmq = pytest.importorskip("zmq")
@@ -146,6 +149,33 @@ def test_an_engine_that_is_back_and_does_not_listen_yet_is_found_later(seen, mon
         assert (seen.dog.is_gone, gauge(), connected) == (True, 1, [])
         seen.after(0.5)
     assert (seen.dog.is_gone, gauge(), connected) == (False, 0, ["ipc:///nowhere"] * 2)
+
+
+def test_another_process_with_the_number_is_not_the_engine(seen, monkeypatch):
+    """A child holds the socket of the one that is gone: the kernel goes on to name its number."""
+    monkeypatch.setattr(watchdog, "socket_file", lambda path: (1, 1))
+    seen.after(0)
+    seen.dog._file = (1, 1)
+    seen.engine.is_alive = lambda: False
+    seen.after(0.5)
+    seen.engine = SimpleNamespace(pid=7, is_alive=lambda: True)
+    seen.after(0.5)
+    assert (seen.dog.is_gone, gauge()) == (True, 1)
+
+
+def test_restores_end_nothing_and_hide_nothing(seen, monkeypatch):
+    restore = restores(monkeypatch)
+    seen.dog._engine = KnownProcess.of(os.getppid())
+    for _ in range(3):
+        restore()
+        seen.after(0.5)
+        assert not seen.dog.is_gone
+    seen.dog._engine.start += 1  # another process has the number
+    seen.after(0.5)
+    assert seen.dog.is_gone
+    restore()
+    seen.after(0.5)
+    assert seen.dog.is_gone
 
 
 def test_an_engine_that_is_not_there_yet_is_found_later(seen, caplog):

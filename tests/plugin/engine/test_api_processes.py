@@ -13,6 +13,7 @@ from fd_postproc.fastdeploy.engine.health import api_processes
 from fd_postproc.fastdeploy.engine.health.api_processes import GONE_S, LOOK_S, ApiProcesses
 from fd_postproc.support.process_stat import KnownProcess, process_stat
 from tests.lib.children import python
+from tests.lib.restores import restores
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -129,6 +130,21 @@ def test_a_stopped_process_is_alive(scene):
     assert (scene.manager.aborted, scene.seen.gone, scene.pushes[process.pid].linger) == ([], set(), None)
 
 
+def test_restores_end_nothing_and_hide_nothing(scene, monkeypatch):
+    """Numbers stay, start times are new; a process that is killed afterwards is gone in time."""
+    restore, process, other = restores(monkeypatch), scene.start("a_0"), scene.start("b_0")
+    scene.look()
+    for _ in range(3):
+        restore()
+        scene.look(times=int(GONE_S) + 1)
+    assert (scene.manager.aborted, scene.seen.gone, scene.pushes[process.pid].linger) == ([], set(), None)
+    kill(process)
+    restore()
+    scene.look(times=int(GONE_S) + 2)
+    assert (scene.manager.aborted, scene.seen.gone) == (["a_0"], {process.pid})
+    assert scene.pushes[other.pid].linger is None
+
+
 @each(
     "name, runs_on", [("FD_ENABLE_REQUEST_DISCONNECT_STOP_INFERENCE", 0), ("ENABLE_V1_KVCACHE_SCHEDULER", 0)]
 )
@@ -169,7 +185,7 @@ def test_a_number_that_another_process_has_got(listens, scene, monkeypatch):
     process = scene.start(name := f"{listens}_0")
     scene.look()
     kill(process)
-    other = KnownProcess(process.pid, "later")
+    other = KnownProcess(process.pid, 1, 1)
     monkeypatch.setattr(KnownProcess, "of", classmethod(lambda cls, pid: other))
     monkeypatch.setattr(KnownProcess, "is_alive", lambda self: self is other)
     monkeypatch.setattr(api_processes, "_listens", lambda address: listens)

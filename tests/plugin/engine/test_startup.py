@@ -18,6 +18,7 @@ from fd_postproc.fastdeploy.engine import stale_messages
 from fd_postproc.fastdeploy.engine.processor import warmup
 from fd_postproc.fastdeploy.engine.processor.warmup import Warmup
 from fd_postproc.fastdeploy.engine.stale_messages import StaleMessages, own_queue_ids
+from fd_postproc.support.process_stat import start_of
 from tests.lib.children import in_a_child, python
 from tests.lib.plugged import plugin_class
 from tests.lib.rows import each
@@ -63,10 +64,10 @@ def test_at_run_messages_since_this_process_began_are_kept(queue, queue_id, log)
     assert "since this process began" in str(log.mock_calls)
 
 
-@each("sender, older", [(200, False), (5, True), (None, False)])
+@each("sender, older", [(200, False), (5, True), (FileNotFoundError(), False)])
 def test_whose_messages_are_older(monkeypatch, sender, older):
     """Not a worker's of this service, nor of one that is gone; but of an earlier run that sends on."""
-    monkeypatch.setattr(stale_messages, "_began", {"self": 100.0, "77": sender}.get)
+    monkeypatch.setattr(stale_messages, "start_of", mock.Mock(side_effect=[sender, 100]))
     assert stale_messages._is_from_an_older_process(SimpleNamespace(last_send_pid=77)) is older
 
 
@@ -135,7 +136,7 @@ def test_a_process_whose_name_is_no_text_is_none_the_less_one(tmp_path):
     try:
         with open(f"/proc/{child.pid}/stat", "rb") as file:
             until(lambda: b"\xff" in file.read() or file.seek(0))
-        assert stale_messages._began(str(child.pid)) >= stale_messages._began("self")
+        assert start_of(child.pid) >= start_of("self")
     finally:
         child.kill()
         child.wait()
