@@ -23,9 +23,10 @@ def _watch_readers(int msqid, int32_t thread, double seconds, bint named=False):
     """For the flight recorder: sleep, and look at a queue 50 times a second.
 
     Returns the last other process that took a message; -1: it is in another PID namespace; 0: none did, or
-    the queue is gone.  `named`: the kernel has named this process as a reader: 0 is another's.  A reader that
-    takes one now and then is the queue's last one only until the next step is received.  `thread` is the one
-    of this process that receives: where it waited for the message, the kernel names it, not the process.
+    the queue is gone.  `named`: the kernel has named this process as a reader: 0 is another's, unless nobody
+    has read the queue since a restored snapshot made it anew.  A reader that takes one now and then is the
+    queue's last one only until the next step is received.  `thread` is the one of this process that receives:
+    where it waited for the message, the kernel names it, not the process.
     """
     cdef fds_status status
     cdef int32_t own = os.getpid(), found = 0, last
@@ -36,7 +37,7 @@ def _watch_readers(int msqid, int32_t thread, double seconds, bint named=False):
             if fds_stat(msqid, &status) == 0:
                 last = <int32_t>status.last_receiver
                 if last == 0:
-                    last = -1 if named else own
+                    last = -1 if named and status.received_at else own
                 if last != own and last != thread:
                     found = last
             left -= 1

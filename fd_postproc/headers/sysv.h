@@ -196,7 +196,8 @@ static inline int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)
 /* What the kernel knows about a queue. */
 typedef struct {
     int64_t messages, bytes, max_bytes;
-    int64_t last_sender, last_receiver; /* pids; 0: none yet */
+    int64_t last_sender, last_receiver; /* pids; 0: none yet, or of another PID namespace */
+    int64_t received_at;                /* Unix time of the last receive; 0: never, or the queue was restored */
 } fds_status;
 
 static inline int fds_stat(int msqid, fds_status *out)
@@ -209,6 +210,7 @@ static inline int fds_stat(int msqid, fds_status *out)
     out->max_bytes = (int64_t)q.msg_qbytes;
     out->last_sender = q.msg_lspid;
     out->last_receiver = q.msg_lrpid;
+    out->received_at = q.msg_rtime;
     return 0;
 }
 

@@ -21,6 +21,7 @@ cdef extern from "fd_postproc/headers/sysv.h" nogil:
         int64_t max_bytes
         int64_t last_sender
         int64_t last_receiver
+        int64_t received_at
 
     int fds_forks
 

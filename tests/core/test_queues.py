@@ -1,12 +1,14 @@
 """Queue identity, administration and limits."""
 
 import os
+import subprocess
 
 import pytest
 import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import _core, queues
+from tests.lib.children import python
 from tests.lib.rows import each
 
 
@@ -33,6 +35,25 @@ def test_who_may_use_a_queue_that_is_there_is_told(mode, told, queue_keys, caplo
     for _ in range(2):
         queues.open_queue(queue_key)
     assert caplog.text.count(f"other users may use it (mode {mode:04o})") == told
+
+
+NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]
+LOOK = "from fd_postproc import _core; print(_core._watch_readers({}, 0, 0.02, True))"
+
+
+def test_a_queue_that_was_made_anew_has_no_other_reader(queue):
+    """As with a restored snapshot: none has read it.  A reader of another PID namespace has."""
+
+    def seen():
+        done = subprocess.run([*NAMESPACE, *python(LOOK.format(queue.id))], capture_output=True, text=True)
+        if "unshare: " in done.stderr:
+            pytest.skip("a PID namespace of its own is not permitted here")
+        return done.stdout
+
+    assert seen() == "0\n"
+    queue.send(b"a message")
+    queue.receive()
+    assert seen() == "-1\n"
 
 
 def test_libc_ftok_is_libcs(tmp_path):
