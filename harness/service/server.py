@@ -18,6 +18,8 @@ from typing import Any
 
 import httpx
 
+from fd_postproc.support.process_stat import process_stat
+
 from . import model
 from .counters import Counters
 from .namespace import RAISED, Namespace
@@ -279,7 +281,7 @@ class Service:
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     pid = int(entry.name)
-                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    fields = process_stat(pid)
                     parents[pid], births[pid] = int(fields[1]), fields[19]
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         found.add(pid)
@@ -426,5 +428,6 @@ def free_ports(count: int) -> list[int]:
 
 def _command(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
-        return [Path(part).name for part in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        return [Path(word).name for word in words]
     return []
