@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ..ops.needed_limits import Load
 from .bug_report import bug_report
-from .environment import check_cuda, check_environment, check_fastdeploy
+from .environment import check_cuda, check_environment, check_fastdeploy, check_peers
 from .findings import SEVERITIES, Finding, Scope, worst
 from .keys import check_keys
 from .limits import check_limits
@@ -62,5 +62,6 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *check_keys(snapshot, scope),
         *check_logind(),
         *check_environment(ours),
+        *check_peers(),
         *check_cuda(),
     ]

@@ -10,9 +10,12 @@ import importlib.util
 import os
 import sys
 import tempfile
+from contextlib import suppress
+from glob import glob
 from pathlib import Path
 
 from ..core.cuda import driver_version, why_no_cuda
+from ..fastdeploy.api.engine_process import Unknown, peer_of
 from ..flight.files import fault_of, folders
 from ..support.environment import (
     API,
@@ -139,6 +142,20 @@ def installed() -> Finding:
     return Finding(
         "info", "fastdeploy", "fastdeploy-missing", "FastDeploy", seen, remedy, data={"versions": []}
     )
+
+
+def check_peers(sockets: str = "/dev/shm/[0-9]*.socket") -> list[Finding]:
+    """Report engines that the kernel does not name; see `fastdeploy.api.engine_process`."""
+    seen = (
+        "the kernel says that whoever asks listens there, as gVisor did before June 2026: an API process "
+        "watches its parent process instead, or the socket, if the engine has not forked it"
+    )
+    found = []
+    for path in sorted(glob(sockets)):
+        with suppress(Unknown):
+            if peer_of(path) == os.getpid():
+                found.append(Finding("info", "environment", "engine-unnamed", path, seen))
+    return found
 
 
 def check_cuda() -> list[Finding]:

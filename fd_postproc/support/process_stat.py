@@ -1,8 +1,10 @@
-"""Facts about a process from ``/proc``."""
+"""Facts about a process: from ``/proc``, and whether one listens."""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from dataclasses import dataclass, field
 
 _MOST_PROCESSES, _MOST_THREADS = 64, 1024  # of a family, and of each in it, that `cpu_seconds` reads
@@ -103,6 +105,12 @@ class KnownProcess:
 def _has_ended(fields: list[str]) -> bool:
     """Whether all threads of a process are zombies; the first thread may end before the others."""
     return fields[_STATE] in ("X", "x") or (fields[_STATE] == "Z" and int(fields[_THREADS]) <= 1)
+
+
+def listens(path: str) -> bool:
+    """Whether a process listens at a Unix socket; what cannot be found out counts as one that does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
+        return connection.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT)
 
 
 def process_of_thread(thread: int) -> int:

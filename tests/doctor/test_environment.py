@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from fd_postproc import doctor
-from fd_postproc.doctor import trial
+from fd_postproc.doctor import environment, trial
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
 from fd_postproc.flight.recorder import Recorder
 from fd_postproc.support.environment import VARIABLES
@@ -119,6 +119,15 @@ def test_the_flight_recorders_folder(monkeypatch, tmp_path, kind, fault):
     recorder.end()
     monkeypatch.setenv("FD_POSTPROC_FLIGHT", "0")
     assert [one.code for one in check_environment()] == ["environment"]
+
+
+@each("peer, codes", [(0, []), (os.getppid(), []), (os.getpid(), ["engine-unnamed"])])
+def test_an_engine_whom_the_kernel_does_not_name(peer, codes, monkeypatch, tmp_path):
+    (tmp_path / "8180.socket").touch()
+    monkeypatch.setattr(environment, "peer_of", lambda path: peer)
+    assert [found.code for found in environment.check_peers(f"{tmp_path}/*.socket")] == codes
+    monkeypatch.undo()
+    assert environment.check_peers(f"{tmp_path}/*.socket") == []  # nobody listens
 
 
 def test_zeromq(monkeypatch):

@@ -25,7 +25,7 @@ from ..notes import NotPlain
 from ..seams import API
 from .connections import NoResults, RequestMap
 from .dispatcher import Dispatcher, down_dispatcher
-from .engine_process import Unknown, listener, socket_file
+from .engine_process import Unknown, Unnumbered, listener, socket_file
 
 LOOK_S = 0.5  # between two checks of the engine's process
 GRACE_S = 1.0  # after its death, in which the streams still get results that were sent before
@@ -63,7 +63,7 @@ class Watchdog:
 
     def __init__(self, client: Any, path: str, loop: asyncio.AbstractEventLoop) -> None:
         self._client, self._path, self._loop = client, path, loop
-        self._engine: KnownProcess | None = None
+        self._engine: KnownProcess | Unnumbered | None = None
         self._file: tuple[int, int] | None = None  # the socket's, at the last attempt to find the engine
         self._gone_since: float | None = None
         self._ended: dict[str, Any] = {}  # by request: the queue that has been given `NoResults`

@@ -3,14 +3,18 @@
 import dataclasses
 import itertools
 import os
+import re
 import signal
 import socket
+import subprocess
 
 import pytest
 
-from fd_postproc.fastdeploy.api.engine_process import Unknown, listener, socket_file
+from fd_postproc.fastdeploy.api import engine_process
+from fd_postproc.fastdeploy.api.engine_process import REFUSED, Unknown, listener, socket_file
 from fd_postproc.support import process_stat
 from fd_postproc.support.process_stat import KnownProcess
+from tests.lib.children import python
 from tests.lib.restores import restores
 from tests.lib.rows import each
 from tests.lib.waiting import until
@@ -44,6 +48,56 @@ def test_a_child_that_holds_the_socket_is_not_the_engine(start_engine, tmp_path)
     process.wait()
     with pytest.raises(Unknown, match=f"process {process.pid}, which made .* (has ended|cannot be seen)"):
         listener(path)
+
+
+FORKED = """
+import os, sys, time, zmq
+from fd_postproc.fastdeploy.api import engine_process
+socket = zmq.Context().socket(zmq.PULL)
+socket.bind("ipc://" + sys.argv[1])
+engine = os.getpid()
+if os.fork():
+    time.sleep(600)
+engine_process.peer_of = lambda path: os.getpid()
+found = engine_process.listener(sys.argv[1])
+alive = found.is_alive(), engine_process.listener(sys.argv[1]) == found
+print(found.pid == engine, alive, engine, flush=True)
+while found.is_alive():
+    time.sleep(0.01)
+print("gone", type(engine_process.listener(sys.argv[1])).__name__)
+"""
+
+
+def test_where_the_kernel_names_who_asks_a_forked_process_goes_by_its_parent(tmp_path):
+    """gVisor before June 2026; the child has the socket, too, so that it takes connections for ever."""
+    with subprocess.Popen(
+        python(FORKED, tmp_path / "engine.socket"), stdout=subprocess.PIPE, text=True
+    ) as engine:
+        try:
+            found, alive, again, pid = re.fullmatch(
+                r"(\w+) \((\w+), (\w+)\) (\d+)\n", engine.stdout.readline()
+            ).groups()
+            assert (found, alive, again) == ("True", "True", "True")
+            os.kill(int(pid), signal.SIGKILL)
+            assert engine.stdout.readline() == "gone Unnumbered\n"
+        finally:
+            engine.kill()
+
+
+def test_where_the_kernel_names_who_asks_any_other_goes_by_the_socket(
+    start_engine, tmp_path, monkeypatch, caplog
+):
+    process = start_engine(path := str(tmp_path / "engine.socket"))
+    monkeypatch.setattr(engine_process, "peer_of", lambda path: os.getpid())
+    engine = listener(path)
+    assert f"this process listens at {path}" in caplog.text
+    process.send_signal(signal.SIGSTOP)
+    assert [engine.is_alive() for _ in range(300)] == [True] * 300  # more than wait to be accepted
+    process.kill()
+    process.wait()
+    assert [engine.is_alive() for _ in range(REFUSED)] == [True] * (REFUSED - 1) + [False]
+    start_engine(path)
+    assert engine.is_alive()
 
 
 def fields(state, threads=1, start=77):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import connections, watchdog
+from fd_postproc.fastdeploy.api import connections, engine_process, watchdog
 from fd_postproc.fastdeploy.api.watchdog import EngineGone, Watchdog
 from fd_postproc.fastdeploy.notes import NotPlain
 from fd_postproc.support.process_stat import KnownProcess
@@ -195,9 +195,13 @@ def test_an_engine_that_is_not_there_yet_is_found_later(seen, caplog):
 
 
 @pytest.mark.realtime
+@pytest.mark.parametrize("is_named", [True, False])
 def test_new_requests_are_refused_in_words_until_the_engine_is_back(
-    start_engine, tmp_path, monkeypatch, caplog
+    is_named, start_engine, tmp_path, monkeypatch, caplog
 ):
+    """Also where the kernel names this process as the one that listens (gVisor)."""
+    if not is_named:
+        monkeypatch.setattr(engine_process, "peer_of", lambda path: os.getpid())
     monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
     monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
     monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
@@ -207,7 +211,7 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(
     restore, client = watchdog.install(module), cls()
 
     async def scene():
-        engine = start_engine(path, "fork")
+        engine = start_engine(path, *["fork"] * is_named)
         client.create_zmq_client("a", zmq.PUSH)
         await client.add_requests("1")
         assert await line_of(engine) == "request 1"

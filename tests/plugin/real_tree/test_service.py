@@ -140,11 +140,20 @@ def test_a_restart_after_a_death_answers_as_ever(tmp_path, whose):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("in_batches", [True, False])
-def test_clients_of_an_engine_that_is_gone_get_an_error(tmp_path, in_batches):
-    """Also those that are not streamed; an engine that was stopped for 10 s was not gone."""
-    switch = {"ZMQ_SEND_BATCH_DATA": str(int(in_batches))}
-    got = tool().faults.engine_gone(TREES[0], tmp_path, environment=switch, stopped=10.0)
+@pytest.mark.parametrize(
+    ("environment", "restored"),
+    [
+        ({"ZMQ_SEND_BATCH_DATA": "1"}, False),
+        ({"ZMQ_SEND_BATCH_DATA": "0"}, False),
+        ({"FD_SERVICE_NAMES_ASKER": "1"}, False),
+        ({}, True),
+    ],
+)
+def test_clients_of_an_engine_that_is_gone_get_an_error(tmp_path, environment, restored):
+    """Also those that are not streamed; an engine that was stopped for 10 s, or restored, was not gone."""
+    got = tool().faults.engine_gone(
+        TREES[0], tmp_path, environment=environment, stopped=10.0, restored=restored
+    )
     assert not got["early"]
     for name, end in {**got["waiting"], **got["new"]}.items():
         assert "is gone" in str(end), name

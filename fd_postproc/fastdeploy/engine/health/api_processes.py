@@ -7,14 +7,12 @@ keeps their results in a socket without a limit.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
-from ....support.process_stat import KnownProcess
+from ....support.process_stat import KnownProcess, listens
 
 LOOK_S = 1.0  # between two looks
 GONE_S = 3.0  # after which a process that is gone counts as gone
@@ -135,11 +133,8 @@ def _process(pid: int) -> KnownProcess | None:
 
 
 def _listens(address: str) -> bool:
-    """Whether a process listens at a socket's address; what cannot be found out counts as one that does."""
-    if not address.startswith(IPC):
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
-        return connection.connect_ex(address.removeprefix(IPC)) not in (errno.ECONNREFUSED, errno.ENOENT)
+    """Whether a process listens at a socket's address."""
+    return address.startswith(IPC) and listens(address.removeprefix(IPC))
 
 
 def _close(server: Any, pid: int, address: str | None) -> None:

@@ -19,6 +19,7 @@ AFTER = {
     "fastdeploy.model_executor.ops.gpu": ops.fill,
     "fastdeploy.cache_manager.ops": transfer.imitate,
     "fd_postproc.support.process_stat": platform.restore,
+    "fd_postproc.fastdeploy.api.engine_process": platform.name_asker,
 }
 OPS = "fastdeploy.model_executor.ops.gpu."
 INSTEAD = {"fastdeploy.worker.gpu_worker": HERE / "gpu_worker.py"}
