@@ -9,11 +9,10 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 from ..core.cuda import driver_version, why_no_cuda
-from ..flight.files import fault_of, folders
+from ..flight.files import fault_of, folders, temporary_folder
 from ..support.environment import (
     API,
     FLIGHT,
@@ -91,10 +90,10 @@ def _check_flight_folder() -> list[Finding]:
     if FLIGHT.complaint or not FLIGHT.value:
         return []
     faults = {folder: fault_of(folder, FLIGHT.value << 20) for folder in folders()}
-    if not faults or not all(faults.values()):
+    if not all(faults.values()):
         return []
     seen = "; ".join(f"{folder}: {fault}" for folder, fault in faults.items())
-    place = "$HOME" if os.path.isdir(os.path.expanduser("~")) else tempfile.gettempdir()
+    place = "$HOME" if os.path.isdir(os.path.expanduser("~")) else temporary_folder()
     remedy = (
         f"set {FLIGHT_FOLDER} to a folder of the service's user alone, for all its processes: "
         f"mkdir -m 700 {place}/fd_postproc-flights",
