@@ -227,7 +227,8 @@ _REMEDIES: dict[type[QueueError], str] = {
     QueueMissing: "start the other side first, or check the queue id, path and ftok rule; a container has "
     "queues of its own: look in it",
     QueueRemoved: "somebody removed it (remove() of its receiver, another program, ipcrm): open it again",
-    QueuePermission: "run both sides as the same user, or create the queue with mode 0666",
+    QueuePermission: "run both sides as the same user, or create the queue with mode 0666; a sandbox has to "
+    "allow msgget, msgsnd, msgrcv and msgctl",
     MessageTooBig: "raise kernel.msgmax and kernel.msgmnb, then remove the queue and create it again",
     QueueTimeout: "the other side is not reading",
 }

@@ -249,7 +249,6 @@ def _stat(number: int, command: int) -> dict[str, int]:
 
 
 def _info(row: dict[str, int]) -> QueueInfo:
-    queue = None if "qbytes" in row else existing(row["key"])
     return QueueInfo(
         msqid=row["msqid"],
         key=row["key"],
@@ -257,12 +256,20 @@ def _info(row: dict[str, int]) -> QueueInfo:
         owner=row["uid"],
         messages=row["qnum"],
         bytes=row["cbytes"],
-        max_bytes=row.get("qbytes") if queue is None else queue.max_size,
+        max_bytes=row["qbytes"] if "qbytes" in row else _max_bytes(row["key"]),
         last_sender=row["lspid"],
         last_receiver=process_of_thread(row["lrpid"]),  # a thread's number, if that waited for the message
         sent_at=row["stime"],
         received_at=row["rtime"],
     )
+
+
+def _max_bytes(key: int) -> int | None:
+    queue = existing(key)
+    try:
+        return None if queue is None else int(queue.max_size)
+    except (OSError, sysv_ipc.Error):
+        return None
 
 
 def existing(key: int) -> sysv_ipc.MessageQueue | None:
@@ -369,6 +376,10 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
             return int(queue.id)
         except sysv_ipc.PermissionsError:
             raise queue_error(errno.EACCES, f"opening the queue with key {key_text(key)}") from None
+        except OSError as error:  # a sandbox refuses msgctl
+            raise queue_error(
+                error.errno or errno.EIO, f"opening the queue with key {key_text(key)}"
+            ) from None
         except sysv_ipc.ExistentialError:
             if not create:  # otherwise it was removed in the meantime: try again
                 raise queue_error(errno.ENOENT, f"opening the queue with key {key_text(key)}") from None

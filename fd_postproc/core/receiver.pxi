@@ -598,9 +598,8 @@ cdef class Receiver:
         self.removed = self.closed = True
         try:
             queues.remove_queue(self.msqid)
-        except BaseException:
+        finally:
             self._wake()
-            raise
 
     def __enter__(self):
         return self

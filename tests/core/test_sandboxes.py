@@ -153,6 +153,20 @@ def test_no_queue_is_said_to_be_gone_that_is_there(queue):
     in_a_child(work)
 
 
+@each("code, text", [(errno.EPERM, "a sandbox has to allow .* msgctl"), (errno.ENOSYS, "not implemented")])
+def test_msgctl_is_refused_altogether(code, text, queue):
+    """It is not known then how long a message may be; nothing is guessed, and queues are still listed."""
+
+    def work():
+        refuse("msgctl", ABOVE, 0, code)
+        with pytest.raises(fp.QueueError, match=text):
+            fp.Sender("plain", key=queue.key)
+        (here,) = (one for one in queues.list_queues() if one.key == queue.key)
+        assert here.max_bytes is None
+
+    in_a_child(work)
+
+
 HIDDEN = """
 import errno, logging
 from fd_postproc import doctor, queues
