@@ -9,7 +9,8 @@ import pytest
 import sysv_ipc
 
 import fd_postproc as fp
-from fd_postproc import queues
+from fd_postproc import doctor, queues
+from fd_postproc.doctor.limits import check_hidden
 from tests.conftest import set_limit
 from tests.lib.children import in_a_child, python
 from tests.lib.random_steps import random_step
@@ -50,6 +51,8 @@ def test_ipc_info_is_refused(code, default_limits, queue_keys, caplog):
         for word in "msgctl(IPC_INFO)", os.strerror(code), "read from /proc/sys/kernel/msgmax":
             assert word in said
         assert len(caplog.records) == 1
+        (found,) = check_hidden(doctor.take(doctor.Scope()))
+        assert (found.code, found.severity, found.seen) == ("limits-hidden", "info", said)
 
     in_a_child(work)
 
