@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from ..core.cuda import driver_version, why_no_cuda
@@ -78,11 +79,22 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
         severity, remedy = ("info", ()) if is_ours else ("warning", remedy)
         subject = "FD_USE_GET_SAVE_OUTPUT_V1=1"
         found.append(Finding(severity, "environment", "zeromq", subject, seen, remedy))
+    found += _check_temporary_folder()
     found += _check_flight_folder()
     if not found:
         seen = ", ".join(good) if good else "INFERENCE_MSG_QUEUE_ID is not set: the queue id is 1"
         found.append(Finding("ok", "environment", "environment", "variables", seen))
     return found
+
+
+def _check_temporary_folder() -> list[Finding]:
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        seen = f"{error.strerror}: FastDeploy does not start, for Paddle cannot be imported without one"
+        remedy = ("TMPDIR=/dev/shm, or another folder that the service's user may write to",)
+        return [Finding("error", "environment", "no-temporary-folder", "temporary folder", seen, remedy)]
+    return []
 
 
 def _check_flight_folder() -> list[Finding]:
