@@ -93,7 +93,7 @@ def _check_temporary_folder() -> list[Finding]:
     except FileNotFoundError as error:
         seen = f"{error.strerror}: FastDeploy does not start, for Paddle cannot be imported without one"
         remedy = ("TMPDIR=/dev/shm, or another folder that the service's user may write to",)
-        return [Finding("error", "environment", "no-temporary-folder", "temporary folder", seen, remedy)]
+        return [Finding("warning", "environment", "no-temporary-folder", "temporary folder", seen, remedy)]
     return []
 
 
