@@ -206,7 +206,10 @@ class SenderClosed(ValueError):
 
 
 class ReceiverBusy(RuntimeError):
-    """A Receiver was used by two threads at a time (or from a signal handler during its own wait)."""
+    """A Receiver was used by two threads at a time (or from a signal handler during its own wait).
+
+    Also raised by a `Receiver.close` that could not wake a waiting thread.
+    """
 
 
 class SenderBusy(RuntimeError):
