@@ -72,7 +72,8 @@ static inline int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message,
 {
     const long mtype = lane->compact ? FDW_MTYPE_COMPACT : FDW_MTYPE_STOCK;
     const fdq_limits *known = &lane->limits;
-    const int lasts = lane->compact && fds_reads_msgmax() && known->limit > 0; /* what is longer is cut to it */
+    const int lasts =
+        lane->compact && fds_reads_msgmax() && known->limit > 0; /* what is longer is cut to it */
     int status;
     sending->sealed = 0;
     sending->asked = size > known->limit && !(lasts && fds_now() < known->asked_at + FDQ_READ_NS);
