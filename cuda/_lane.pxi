@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 from fd_postproc.headers.counter cimport fdc_read
-from fd_postproc.headers.sysv cimport fds_now
+from fd_postproc.headers.sysv cimport fds_msgmax, fds_now, fds_reads_msgmax
 from fd_postproc.headers.wire cimport FDW_COMPACT, FDW_LEGACY, fdw_geometry_of, fdw_layout
 
 
@@ -40,6 +40,9 @@ cdef class Lane:
         self.key = queues.locate(channel)
         memset(&self.lane, 0, sizeof(self.lane))
         self.lane.queue.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
+        fds_msgmax()
+        if fds_reads_msgmax():
+            queues.report_limits()
         self.lane.queue.compact = self.dialect_number == FDW_COMPACT
         self.lane.queue.checksum = is_on(CHECKSUM)
         self.lane.queue.stock_size = fdw_geometry_of(&self.c_layout, number, FDW_LEGACY, 0).size

@@ -31,15 +31,16 @@ static inline int fdr_send(fdr_ring *r, const fdr_slot *slot, int64_t size, fdr_
     int status;
     if (slot->seq_word >= 0) /* here, so that the numbers are in the order of sending and have no gaps */
         memcpy(message + FDF_MTYPE_SIZE + 4 * slot->seq_word, &queue->seq, sizeof queue->seq);
-    status = fdq_begin(queue, &sending, message, size, &error->limits);
+    status = fdq_begin(queue, &sending, message, size);
     if (status == 0)
         do
-            status = fdq_go_on(queue, &sending, -1, &error->limits);
+            status = fdq_go_on(queue, &sending, -1);
         while (status == -EINTR || (status == -EAGAIN && !__atomic_load_n(&r->abandoned, __ATOMIC_RELAXED)));
     if (status == 0)
         return 0;
     error->kind = status == FDQ_TOO_BIG ? FDR_TOO_BIG : status == FDQ_LAYOUT ? FDR_LAYOUT : FDR_QUEUE;
     error->queue = -status;
+    error->limits = queue->limits;
     return -1;
 }
 

@@ -206,7 +206,10 @@ class SenderClosed(ValueError):
 
 
 class ReceiverBusy(RuntimeError):
-    """A Receiver was used by two threads at a time (or from a signal handler during its own wait)."""
+    """A Receiver was used by two threads at a time (or from a signal handler during its own wait).
+
+    Also raised by a `Receiver.close` that could not wake a waiting thread.
+    """
 
 
 class SenderBusy(RuntimeError):
@@ -227,7 +230,8 @@ _REMEDIES: dict[type[QueueError], str] = {
     QueueMissing: "start the other side first, or check the queue id, path and ftok rule; a container has "
     "queues of its own: look in it",
     QueueRemoved: "somebody removed it (remove() of its receiver, another program, ipcrm): open it again",
-    QueuePermission: "run both sides as the same user, or create the queue with mode 0666",
+    QueuePermission: "run both sides as the same user, or create the queue with mode 0666; a sandbox has to "
+    "allow msgget, msgsnd, msgrcv and msgctl",
     MessageTooBig: "raise kernel.msgmax and kernel.msgmnb, then remove the queue and create it again",
     QueueTimeout: "the other side is not reading",
 }

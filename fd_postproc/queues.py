@@ -6,12 +6,15 @@ here: `fd_postproc.Receiver` talks to the kernel directly.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
+import functools
 import logging
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TextIO
 
 import sysv_ipc
 
@@ -186,51 +189,114 @@ class QueueInfo:
     received_at: int
 
 
+_TABLE, _LIMITS = "/proc/sysvipc/msg", "/proc/sys/kernel/"
+# What msgctl(2) is asked where a sandbox hides those two, and how 64-bit Linux answers.
+_IPC_STAT, _IPC_INFO, _MSG_INFO, _MSG_STAT_ANY = 2, 3, 12, 13
+_MSGINFO, _MSQID_DS = struct.Struct("5i"), struct.Struct("i5I2H16x3q3Q2i")
+_OF_MSQID_DS = (
+    *("key", "uid", "gid", "cuid", "cgid", "perms", "seq", "-", "stime", "rtime", "ctime"),
+    *("cbytes", "qnum", "qbytes", "lspid", "lrpid"),
+)
+
+
+def _msgctl(number: int, command: int, form: struct.Struct) -> tuple[int, tuple[int, ...]]:
+    """What msgctl(2) returns, and what it writes."""
+    answer = ctypes.create_string_buffer(256)
+    returned: int = ctypes.CDLL(None, use_errno=True).msgctl(number, command, answer)
+    if returned < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "msgctl")
+    return returned, form.unpack_from(answer)
+
+
 def list_queues() -> list[QueueInfo]:
-    """All queues of this IPC namespace, from ``/proc/sysvipc/msg``."""
-    return [_info(row) for row in _rows()]
+    """All queues of this IPC namespace, from ``/proc/sysvipc/msg``; where that is hidden, from the kernel.
 
-
-def _opened(path: str) -> TextIO:
-    """Open a file of ``/proc`` that has queues or limits."""
+    Raises
+    ------
+    OSError
+        If a sandbox shows none of them.
+    """
     try:
-        return open(path)
+        return [_info(row) for row in _rows()]
     except OSError as error:
-        why = f"{error.strerror}; queues and limits are read there: mount /proc, or let this process see it"
-        raise type(error)(error.errno, why, path) from None
+        why = f"{error.strerror}; queues are listed there: mount /proc, or let this process see it"
+        hidden = type(error)(error.errno, why, _TABLE)
+    try:
+        last, (present, *_) = _msgctl(0, _MSG_INFO, _MSGINFO)
+    except OSError:
+        raise hidden from None
+    found = []
+    for place in range(last + 1):
+        with contextlib.suppress(OSError):  # it is empty
+            found.append(_info(_stat(place, _MSG_STAT_ANY)))
+    if present and not found:  # gVisor
+        raise hidden
+    return found
 
 
-def _rows() -> Iterator[dict[str, str]]:
-    with _opened("/proc/sysvipc/msg") as table:
+def _rows() -> Iterator[dict[str, int]]:
+    with open(_TABLE) as table:
         names = table.readline().split()
         for line in table:
-            yield dict(zip(names, line.split(), strict=True))
+            row = dict(zip(names, line.split(), strict=True))
+            yield {name: int(text, 8 if name == "perms" else 10) for name, text in row.items()}
 
 
-def _info(row: dict[str, str]) -> QueueInfo:
-    key = int(row["key"])
+def _stat(number: int, command: int) -> dict[str, int]:
+    """A row of that table, by msgctl(2): of the queue `number`, or in that place of the kernel's list."""
+    msqid, values = _msgctl(number, command, _MSQID_DS)
+    return {**dict(zip(_OF_MSQID_DS, values, strict=True)), "msqid": msqid or number}
+
+
+def _info(row: dict[str, int]) -> QueueInfo:
     return QueueInfo(
-        msqid=int(row["msqid"]),
-        key=key,
-        mode=int(row["perms"], 8) & 0o777,
-        owner=int(row["uid"]),
-        messages=int(row["qnum"]),
-        bytes=int(row["cbytes"]),
-        max_bytes=_max_bytes(key),
-        last_sender=int(row["lspid"]),
-        last_receiver=process_of_thread(
-            int(row["lrpid"])
-        ),  # a thread's number, if that waited for the message
-        sent_at=int(row["stime"]),
-        received_at=int(row["rtime"]),
+        msqid=row["msqid"],
+        key=row["key"],
+        mode=row["perms"] & 0o777,
+        owner=row["uid"],
+        messages=row["qnum"],
+        bytes=row["cbytes"],
+        max_bytes=row["qbytes"] if "qbytes" in row else _max_bytes(row["key"]),
+        last_sender=row["lspid"],
+        last_receiver=process_of_thread(row["lrpid"]),  # a thread's number, if that waited for the message
+        sent_at=row["stime"],
+        received_at=row["rtime"],
     )
 
 
 def _max_bytes(key: int) -> int | None:
+    queue = existing(key)
     try:
-        return sysv_ipc.MessageQueue(key).max_size if key else None
+        return None if queue is None else int(queue.max_size)
+    except (OSError, sysv_ipc.Error):
+        return None
+
+
+def existing(key: int) -> sysv_ipc.MessageQueue | None:
+    """The queue of a key, to be asked; None if there is none, or this user may not read it."""
+    try:
+        return sysv_ipc.MessageQueue(key) if key else None
     except (sysv_ipc.ExistentialError, sysv_ipc.PermissionsError):
         return None
+
+
+def take_raw(queue: sysv_ipc.MessageQueue) -> tuple[bytes, int] | None:
+    """Take the oldest message of a queue, without a Receiver: payload and type; None if there is none.
+
+    gVisor refuses a buffer of more than 8192 bytes as if the queue were gone; no message is longer there.
+    sysv_ipc's errors if the queue is gone, or may not be read.
+    """
+    try:
+        try:
+            payload, mtype = queue.receive(block=False)
+        except sysv_ipc.ExistentialError:
+            short = sysv_ipc.MessageQueue(queue.key, max_message_size=NEW_KERNEL.msgmax)
+            if short.id != queue.id:
+                raise
+            payload, mtype = short.receive(block=False)
+    except sysv_ipc.BusyError:
+        return None
+    return payload, mtype
 
 
 def inspect_queue(msqid: int) -> QueueInfo:
@@ -242,10 +308,17 @@ def inspect_queue(msqid: int) -> QueueInfo:
         If there is no such queue.
     """
     msqid = whole_number(msqid, "msqid", 0, _GREATEST)
-    for row in _rows():
-        if int(row["msqid"]) == msqid:
-            return _info(row)
-    raise queue_error(errno.ENOENT, f"looking at queue msqid:{msqid}")
+    code = errno.ENOENT
+    try:
+        for row in _rows():
+            if row["msqid"] == msqid:
+                return _info(row)
+    except OSError:  # the table is hidden
+        try:
+            return _info(_stat(msqid, _IPC_STAT))
+        except OSError as error:
+            code = errno.EACCES if error.errno == errno.EACCES else code
+    raise queue_error(code, f"looking at queue msqid:{msqid}")
 
 
 _ACCESS = "0o400 reads, 0o200 writes, 0o600 does both"
@@ -303,6 +376,10 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
             return int(queue.id)
         except sysv_ipc.PermissionsError:
             raise queue_error(errno.EACCES, f"opening the queue with key {key_text(key)}") from None
+        except OSError as error:  # a sandbox refuses msgctl
+            raise queue_error(
+                error.errno or errno.EIO, f"opening the queue with key {key_text(key)}"
+            ) from None
         except sysv_ipc.ExistentialError:
             if not create:  # otherwise it was removed in the meantime: try again
                 raise queue_error(errno.ENOENT, f"opening the queue with key {key_text(key)}") from None
@@ -347,6 +424,12 @@ def _report_access(queue: sysv_ipc.MessageQueue) -> None:
         )
 
 
+@functools.cache
+def report_limits() -> None:
+    """Log once, for who sends, that a sandbox hides how long a message may be."""
+    log.warning("%s", hidden_limits())
+
+
 def remove_queue(msqid: int) -> None:
     """Remove a queue and everything in it; no error if it is gone already.
 
@@ -384,14 +467,43 @@ class KernelLimits:
     msgmni: int
 
 
+NEW_KERNEL = KernelLimits(8192, 16384, 32000)
+"""What a new kernel, or IPC namespace, has."""
+
+
 def kernel_limits() -> KernelLimits:
-    """Read the limits from ``/proc/sys/kernel``."""
+    """The limits as they are now: from ``/proc/sys/kernel``, where that is hidden from the kernel itself.
+
+    Where a sandbox hides both, those of a new kernel.
+    """
 
     def read(name: str) -> int:
-        with _opened(f"/proc/sys/kernel/{name}") as file:
+        with open(_LIMITS + name) as file:
             return int(file.read())
 
-    return KernelLimits(read("msgmax"), read("msgmnb"), read("msgmni"))
+    try:
+        return KernelLimits(read("msgmax"), read("msgmnb"), read("msgmni"))
+    except OSError:
+        pass
+    try:
+        return KernelLimits(*_msgctl(0, _IPC_INFO, _MSGINFO)[1][2:])
+    except OSError:
+        return NEW_KERNEL
+
+
+def hidden_limits() -> str:
+    """Whether a sandbox refuses to say how long a message may be, and what counts instead; empty if not."""
+    try:
+        _msgctl(0, _IPC_INFO, _MSGINFO)
+    except OSError as error:
+        if os.access(f"{_LIMITS}msgmax", os.R_OK):
+            then = f"kernel.msgmax is read from {_LIMITS}msgmax"
+        else:
+            then = (
+                f"{_LIMITS}msgmax is hidden, too: {NEW_KERNEL.msgmax:,} bytes are assumed, as of a new kernel"
+            )
+        return f"a sandbox refuses msgctl(IPC_INFO) ({error.strerror}); {then}"
+    return ""
 
 
 def peek_refused(msqid: int, index: int, limit: int) -> QueueError:

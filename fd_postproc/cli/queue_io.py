@@ -162,12 +162,7 @@ class RawQueue:
         """Take the oldest message and its type; None if there is none."""
         with _queue_errors(f"taking a message (at most {MAX_PAYLOAD:,} bytes) from queue msqid:{self.msqid}"):
             # sysv_ipc allocates for the longest message on every call: ask first.
-            if not self._queue.current_messages:
-                return None
-            with contextlib.suppress(sysv_ipc.BusyError):
-                payload, mtype = self._queue.receive(block=False)
-                return payload, mtype
-        return None
+            return queues.take_raw(self._queue) if self._queue.current_messages else None
 
     def put(self, payload: bytes, mtype: int) -> bool:
         """Append a message; return False if the queue is full."""

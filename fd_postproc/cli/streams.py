@@ -11,6 +11,7 @@ from typing import IO
 
 from .._core import CHANNELS
 from ..flight.codes import MAGIC
+from ..flight.files import temporary_folder
 from ..flight.reading import LONGEST_FILE, FlightError, MessageEntry, is_flight, parse
 from ..recording import RecordingError, RecordingWriter
 from ..support.environment import FLIGHT_TOKENS
@@ -47,14 +48,14 @@ def open_input(name: str) -> IO[bytes]:
     except OSError as error:  # of a read or a write, which do not know the name
         source.close()
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        where = tempfile.gettempdir() if is_full else name_of(name)
+        where = temporary_folder() if is_full else name_of(name)
         raise OSError(error.errno, error.strerror, where) from None
 
 
 def _from_its_start(source: IO[bytes], name: str) -> IO[bytes]:
     if not (source.seekable() and source.tell() == 0):
         with source:
-            spool: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+            spool: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115
             shutil.copyfileobj(source, spool, 1 << 20)
         spool.seek(0)
         source = spool
@@ -86,7 +87,7 @@ def _recording_of(source: IO[bytes], name: str) -> IO[bytes]:
     messages = [entry for entry in flight.entries if isinstance(entry, MessageEntry) and entry.mtype > 0]
     if not messages:
         raise RecordingError(f"{flight.name} holds no messages: {FLIGHT_TOKENS}=1 in the engine keeps them")
-    made: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+    made: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115
     channel = next((name for name in CHANNELS if name == flight.channel), None)
     began = flight.began_ns - int(1e9 * flight.began)
     with RecordingWriter(os.dup(made.fileno()), channel, created_ns=flight.began_ns) as writer:

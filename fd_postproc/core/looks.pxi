@@ -2,12 +2,22 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t
 from posix.unistd cimport usleep
-from fd_postproc.headers.sysv cimport E2BIG, ENOMSG, fds_peek, fds_stat, fds_status
+from fd_postproc.headers.sysv cimport E2BIG, EINVAL, ENOMSG, fds_peek, fds_stat, fds_status
 
 # Most bytes allocated for a message whose length only the kernel knows.
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
 # Time between two looks at who has read a queue.
 cdef int _WATCH_US = 20_000
+
+
+cdef object _refusal(int code, int msqid, str doing, str remedy):
+    """The exception for an errno value, as of `queue_error`; of EINVAL only if the queue has gone."""
+    cdef fds_status status
+    if code != EINVAL or fds_stat(msqid, &status) < 0:
+        return queue_error(code, doing, remedy)
+    return QueueError(
+        code, f"{doing}: {os.strerror(code)}, though the queue is there: this kernel or sandbox refuses what "
+        "Linux allows; 'fd-postproc doctor' says what is hidden here")
 
 
 def _last_sender_of(int msqid):

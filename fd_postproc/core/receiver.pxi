@@ -7,7 +7,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
-from fd_postproc.headers.counter cimport fdc_add, fdc_read
+from fd_postproc.headers.counter cimport fdc_add, fdc_read, fdc_set
 from fd_postproc.headers.flight cimport FDB_BUSY, fdb_set
 from fd_postproc.headers.frames cimport (
     FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_begin, fdf_count_stalled,
@@ -16,8 +16,9 @@ from fd_postproc.headers.frames cimport (
 from fd_postproc.headers.lane cimport FDQ_SLICE_NS
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
 from fd_postproc.headers.sysv cimport (
-    E2BIG, EAGAIN, EIDRM, EINTR, ENOMSG, fds_forks, fds_give_back, fds_interrupt, fds_nap, fds_now, fds_pages,
-    fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, pthread_equal, pthread_self, pthread_t,
+    E2BIG, EAGAIN, EIDRM, EINTR, EINVAL, ENOMSG, FDS_MSGMAX, fds_forks, fds_give_back, fds_interrupt, fds_nap,
+    fds_now, fds_pages, fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, pthread_equal, pthread_self,
+    pthread_t,
 )
 from fd_postproc.headers.wire cimport (
     FDW_BATCH, FDW_CHECKSUM, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_fault,
@@ -26,8 +27,8 @@ from fd_postproc.headers.wire cimport (
 
 # What may happen to compact frames, beside being refused; each is a counter.
 TROUBLES = ("incomplete", "missing", "doubled", "reordered")
-# Times that close() tries to wake a thread, a millisecond after each other.
-cdef int _WAKING = 200
+# Times that close() tries to wake a thread, in a second: at first a millisecond after each other, then 20.
+cdef int _WAKING = 145, _WAKING_FAST = 100
 # _take_in's word for a message type that is neither FastDeploy's nor ours.
 cdef int _WRONG_MTYPE = -3
 # Time between two queries for the sender, if the last one was answered, and if not.
@@ -114,7 +115,7 @@ cdef class Receiver:
     cdef readonly int msqid
     cdef readonly object key
     cdef pthread_t sleeper   # the thread that waits at the queue
-    cdef bint sleeps         # whether it does so without a time limit, in one system call
+    cdef int64_t sleeps      # whether it does so without a time limit, in one system call
     cdef int channel_number
     cdef fdw_layout c_layout
     cdef bint busy
@@ -123,6 +124,7 @@ cdef class Receiver:
     cdef bint held           # `opened` is a message not yet returned, because memory was short
     cdef int forks           # fds_forks when the last call began
     cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
+    cdef int64_t offered     # of them, to msgrcv: all, or what a kernel takes that refuses so many
     cdef long *message       # mtype, then capacity bytes; used by one thread at a time
     cdef fdf_assembly frames  # what has arrived of compact frames that are in pieces
     cdef fdn_sequences sequences  # the numbers of those that are whole
@@ -155,6 +157,7 @@ cdef class Receiver:
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.msqid = queues.open_queue(self.key, mode=mode)
         self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
+        self.offered = self.capacity
         self.forks = fds_forks
         self.verify = _checksums()
         self._forget_frames()
@@ -255,7 +258,18 @@ cdef class Receiver:
     cdef object _error(self, int code):
         """The exception for an errno value."""
         remedy = "this Receiver's remove() removed it: make another" if self.removed else None
-        return queue_error(code, self._where(), remedy)
+        return _refusal(code, self.msqid, self._where(), remedy)
+
+    cdef bint _offers_less(self) noexcept:
+        """Whether there is a smaller buffer to offer: gVisor refuses one of more than 8192 bytes (EINVAL).
+
+        No message there is longer, and a compact frame is cut to that.
+        """
+        cdef fds_status status
+        if self.offered <= FDS_MSGMAX or fds_stat(self.msqid, &status) < 0:
+            return False
+        self.offered = FDS_MSGMAX
+        return True
 
     cdef int _take_in(self, int64_t size) noexcept nogil:
         """Count and open the message in self.message, of so many payload bytes.
@@ -302,17 +316,18 @@ cdef class Receiver:
         cdef int64_t n, began, until = deadline, enough = 0
         if self.closed:
             raise self._ended()
-        self.sleeper, self.sleeps = pthread_self(), deadline < 0
+        self.sleeper = pthread_self()
+        fdc_set(&self.sleeps, deadline < 0)
         with nogil:
             while True:
-                n = fds_take(self.msqid, self.message, self.capacity)
+                n = fds_take(self.msqid, self.message, self.offered)
                 if n == -ENOMSG and self.frames.open > 0:
                     fdf_count_stalled(&self.frames, fds_now())
                 if n == -ENOMSG and deadline != 0:
                     began = fds_now()
                     if deadline > began + FDQ_SLICE_NS:
                         until = began + FDQ_SLICE_NS
-                    n = fds_wait(self.msqid, self.message, self.capacity, until)
+                    n = fds_wait(self.msqid, self.message, self.offered, until)
                     fdc_add(&self.waited_ns, fds_now() - began)
                 if n < 0:
                     break
@@ -326,7 +341,7 @@ cdef class Receiver:
                 if self.heard >= enough:
                     n = -EAGAIN
                     break
-        self.sleeps = False
+            fdc_set(&self.sleeps, 0)  # before the GIL, which another thread may have for long
         if n == -EINTR or n == -ENOMSG or n == -EAGAIN:
             PyErr_CheckSignals()
         return n
@@ -355,7 +370,7 @@ cdef class Receiver:
             elif n == -ENOMSG or n == -EAGAIN:
                 if deadline == 0 or 0 < deadline <= fds_now():
                     return -1
-            else:
+            elif n != -EINVAL or not self._offers_less():
                 raise self._error(-n)
             n = self._wait(deadline, &status)
 
@@ -373,22 +388,25 @@ cdef class Receiver:
         payload bytes, or -ENOMSG.
         """
         cdef fds_status status
-        cdef int64_t size, n
+        cdef int64_t size, room, n
         memset(&status, 0, sizeof(status))
         n = fds_stat(self.msqid, &status)
         if n < 0:
             raise self._error(-n)
-        size = min(max(status.bytes, self.capacity + 1), _LARGEST_MESSAGE)
+        size = room = min(max(status.bytes, self.capacity + 1), _LARGEST_MESSAGE)
         cdef long *message = <long *>fds_pages(sizeof(long) + size)
         if message == NULL:
             raise MemoryError
         try:
-            n = fds_take_cut(self.msqid, message, size)
+            n = fds_take_cut(self.msqid, message, room)
+            if n == -EINVAL and room > FDS_MSGMAX:  # see _offers_less
+                room = FDS_MSGMAX
+                n = fds_take_cut(self.msqid, message, room)
             if n == -ENOMSG:
                 return n
             if n < 0:
                 raise self._error(-n)
-            if n <= self.capacity:
+            if n <= self.offered and n < room:
                 memcpy(self.message, message, sizeof(long) + n)
                 return n
         finally:
@@ -538,26 +556,50 @@ cdef class Receiver:
         """Stop using this Receiver; the queue and its messages stay.  A thread that waits is woken, and gets
         `ReceiverClosed`.
 
+        Raises
+        ------
+        ReceiverBusy
+            If a thread waits still, without a time limit, because it blocks signals, or every real-time
+            signal of the process has a handler.  The Receiver is closed all the same: that call ends with
+            the next message, which it returns, or when the queue is removed.
+
         Notes
         -----
         A thread that waits without a time limit is woken by a signal of its own: the highest
         real-time signal that nothing else in the process handles.
         """
-        cdef int tries
+        cdef int status
         self.closed = True
+        status = self._wake()
+        if status < 0:
+            why = "blocks signals" if status == -EINTR else f"gets no signal ({os.strerror(-status)})"
+            raise ReceiverBusy(
+                f"the Receiver (queue msqid:{self.msqid}, {self.channel}) is closed, but a thread {why}, and "
+                "waits still: its call ends with the next message, which it returns, or by remove()")
+
+    cdef int _wake(self) except? -1:
+        """Wake the thread that waits without a time limit, if one does: 0; -EINTR: it did not wake up in a
+        second; or minus errno."""
+        cdef int status, tries
         for tries in range(_WAKING):  # a signal just before the system call does not end it
-            if not self.sleeps or pthread_equal(self.sleeper, pthread_self()) or self.forks != fds_forks:
-                break
-            if fds_interrupt(self.sleeper) < 0:
-                break
+            if not fdc_read(&self.sleeps) or self.forks != fds_forks:
+                return 0
+            if pthread_equal(self.sleeper, pthread_self()):
+                return 0
+            status = fds_interrupt(self.sleeper)
+            if status < 0:
+                return status
             with nogil:
-                fds_nap()
+                fds_nap(1 if tries < _WAKING_FAST else 20)
+        return -EINTR
 
     def remove(self):
         """Remove the queue and its messages from the system, and close.  Waiting threads are woken."""
-        self.removed = True
-        self.close()
-        queues.remove_queue(self.msqid)
+        self.removed = self.closed = True
+        try:
+            queues.remove_queue(self.msqid)
+        finally:
+            self._wake()
 
     def __enter__(self):
         return self

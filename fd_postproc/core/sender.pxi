@@ -14,7 +14,9 @@ from fd_postproc.headers.pack cimport (
     FDP_SAVE_OUTPUT, FDP_SAVE_OUTPUT_TOPK, FDP_SPECULATE, FDP_SPECULATE_TOPK, FDP_TOKEN_WIDE,
     FDP_TOO_MANY, FDP_TOO_NARROW, fdp_fault, fdp_plan, fdp_settled, fdp_source, fdp_write,
 )
-from fd_postproc.headers.sysv cimport EAGAIN, EINTR, fds_forks, fds_limit, fds_now
+from fd_postproc.headers.sysv cimport (
+    EAGAIN, EINTR, fds_forks, fds_limit, fds_msgmax, fds_now, fds_reads_msgmax,
+)
 from fd_postproc.headers.wire cimport (
     FDW_COMPACT, FDW_LEGACY, fdw_draft, fdw_geometry_of, fdw_layout, fdw_longest_frame, fdw_message,
     fdw_write_step,
@@ -144,6 +146,9 @@ cdef class Sender:
         self.layout = layout
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.lane.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
+        fds_msgmax()
+        if fds_reads_msgmax():
+            queues.report_limits()
         self.lane.compact = self.dialect_number == FDW_COMPACT
         self.lane.checksum = _checksums()
         self.lane.stock_size = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
@@ -247,17 +252,16 @@ cdef class Sender:
 
     cdef int _send(self, int64_t size, int64_t deadline) except -1:
         """Send the payload of `size` bytes in self.message.  deadline: see deadline_of."""
-        cdef fdq_limits limits
-        cdef int status
-        status = fdq_begin(&self.lane, &self.sending, self.message, size, &limits)
+        cdef int status = fdq_begin(&self.lane, &self.sending, self.message, size)
         if status == 0:
-            status = self._put(deadline, &limits)
+            status = self._put(deadline)
             while status == -EINTR or (status == -EAGAIN and not 0 <= deadline <= fds_now()):
-                status = self._put(deadline, &limits)
-        return self._settle(status, &limits)
+                status = self._put(deadline)
+        return self._settle(status)
 
-    cdef int _settle(self, int status, const fdq_limits *limits) except -1:
+    cdef int _settle(self, int status) except -1:
         """What a status of `headers/lane.h` means."""
+        cdef const fdq_limits *limits = &self.lane.limits
         if status == 0:
             return 0
         if status == FDQ_TOO_BIG:
@@ -268,16 +272,16 @@ cdef class Sender:
                 f"the {self.lane.stock_size} bytes of this layout's message are too few for a piece")
         if status == -EAGAIN:
             raise queue_error(EAGAIN, f"{self._where()}: it stayed full for the whole timeout")
-        raise queue_error(-status, self._where())
+        raise _refusal(-status, self.lane.msqid, self._where(), None)
 
     # No line tracing: see Receiver._wait.
     @cython.linetrace(False)
     @cython.profile(False)
-    cdef int _put(self, int64_t deadline, fdq_limits *limits) except? -1:
+    cdef int _put(self, int64_t deadline) except? -1:
         """fdq_go_on without the GIL; after -EINTR and -EAGAIN the signal handlers have run."""
         cdef int status
         with nogil:
-            status = fdq_go_on(&self.lane, &self.sending, deadline, limits)
+            status = fdq_go_on(&self.lane, &self.sending, deadline)
         if status == -EINTR or status == -EAGAIN:
             PyErr_CheckSignals()
             if self.forks != fds_forks:  # a handler forked, and this is the child

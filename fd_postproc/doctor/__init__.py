@@ -18,7 +18,7 @@ from .bug_report import bug_report
 from .environment import check_cuda, check_environment, check_fastdeploy, check_peers
 from .findings import SEVERITIES, Finding, Scope, worst
 from .keys import check_keys
-from .limits import check_limits
+from .limits import check_hidden, check_limits
 from .logind import check_logind
 from .paddle import check_paddle
 from .queue_checks import check_queues
@@ -57,6 +57,7 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *names,
         *tried,
         *check_paddle(),
+        *check_hidden(snapshot),
         *check_limits(snapshot.limits, scope, ours),
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..core.cuda import driver_version, why_no_cuda
 from ..fastdeploy.api.engine_process import Unknown, peer_of
-from ..flight.files import fault_of, folders
+from ..flight.files import fault_of, folders, temporary_folder
 from ..support.environment import (
     API,
     FLIGHT,
@@ -82,6 +82,7 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
         severity, remedy = ("info", ()) if is_ours else ("warning", remedy)
         subject = "FD_USE_GET_SAVE_OUTPUT_V1=1"
         found.append(Finding(severity, "environment", "zeromq", subject, seen, remedy))
+    found += _check_temporary_folder()
     found += _check_flight_folder()
     if not found:
         seen = ", ".join(good) if good else "INFERENCE_MSG_QUEUE_ID is not set: the queue id is 1"
@@ -89,15 +90,25 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
     return found
 
 
+def _check_temporary_folder() -> list[Finding]:
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        seen = f"{error.strerror}: FastDeploy does not start, for Paddle cannot be imported without one"
+        remedy = ("TMPDIR=/dev/shm, or another folder that the service's user may write to",)
+        return [Finding("warning", "environment", "no-temporary-folder", "temporary folder", seen, remedy)]
+    return []
+
+
 def _check_flight_folder() -> list[Finding]:
     """Whether the flight recorder can make its files; their folder may be made by the first process."""
     if FLIGHT.complaint or not FLIGHT.value:
         return []
     faults = {folder: fault_of(folder, FLIGHT.value << 20) for folder in folders()}
-    if not faults or not all(faults.values()):
+    if not all(faults.values()):
         return []
     seen = "; ".join(f"{folder}: {fault}" for folder, fault in faults.items())
-    place = "$HOME" if os.path.isdir(os.path.expanduser("~")) else tempfile.gettempdir()
+    place = "$HOME" if os.path.isdir(os.path.expanduser("~")) else temporary_folder()
     remedy = (
         f"set {FLIGHT_FOLDER} to a folder of the service's user alone, for all its processes: "
         f"mkdir -m 700 {place}/fd_postproc-flights",

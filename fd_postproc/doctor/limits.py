@@ -8,6 +8,7 @@ from .._core import LEAST_LIMIT, has_logprobs
 from ..ops.needed_limits import Need, fragments, need, wanted_limits
 from ..queues import KernelLimits
 from .findings import Finding, Scope
+from .snapshot import Snapshot
 
 
 def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
@@ -56,6 +57,21 @@ def check_limits(limits: KernelLimits, scope: Scope, both_sides: bool = False) -
         severity = "error" if scope.stock else "info" if both_sides else "warning"
         remedy = limits_remedy(largest, limits)
         found.append(Finding(severity, "limits", code, one.channel, seen, remedy, data=data))
+    return found
+
+
+def check_hidden(snapshot: Snapshot) -> list[Finding]:
+    """What a sandbox hides of limits and queues."""
+    found = []
+    if seen := snapshot.hidden_limits:
+        severity = "warning" if "assumed" in seen else "info"
+        remedy = ("let the sandbox (its seccomp profile) allow msgctl",)
+        found.append(Finding(severity, "limits", "limits-hidden", "sandbox", seen, remedy))
+    if seen := snapshot.hidden_queues:
+        seen = f"the queues are not listed here, only those of known ids and engines are looked at: {seen}"
+        found.append(
+            Finding("info", "queues", "queues-hidden", "sandbox", seen, ("name others: --queue-id",))
+        )
     return found
 
 

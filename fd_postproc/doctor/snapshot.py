@@ -111,6 +111,8 @@ class Snapshot:
     queues: list[Queue]  # those in scope
     others: list[QueueInfo] = field(default_factory=list)  # not FastDeploy's as far as one can tell
     signals: list[QueueInfo] = field(default_factory=list)  # FastDeploy's, for a prefill node's cache
+    hidden_limits: str = ""  # what a sandbox hides of them, in words
+    hidden_queues: str = ""  # why only the queues of known ids are here
 
 
 def own_places(scope: Scope) -> list[Place]:
@@ -166,14 +168,19 @@ def configured_ids(scope: Scope) -> frozenset[int]:
 
 def take(scope: Scope) -> Snapshot:
     """Read limits, queues and processes."""
-    infos = queues.list_queues()
     here = own_places(scope)
     ids = configured_ids(scope)
+    engines = _engines()
+    hidden = ""
+    try:
+        infos = queues.list_queues()
+    except OSError as error:
+        hidden = f"{error.filename}: {error.strerror}"
+        infos = _known(scope, here, ids, engines)
     found: list[Queue] = []
     others: list[QueueInfo] = []
     signals: list[QueueInfo] = []
     looked_at: dict[int, list[Place]] = {}
-    engines = _engines()
     for info in infos:
         named = info.msqid in scope.msqids or info.key in scope.keys
         sender = last_user(info.last_sender, info.sent_at)
@@ -190,8 +197,20 @@ def take(scope: Scope) -> Snapshot:
         elif _in_scope(queue, scope):
             found.append(queue)
     if scope.named:
-        return Snapshot(queues.kernel_limits(), found)
-    return Snapshot(queues.kernel_limits(), found, others, signals)
+        others, signals = [], []
+    return Snapshot(queues.kernel_limits(), found, others, signals, queues.hidden_limits(), hidden)
+
+
+def _known(scope: Scope, here: list[Place], ids: frozenset[int], engines: list[Flight]) -> list[QueueInfo]:
+    """The queues of known ids and of engines that run, where a sandbox lists none."""
+    keys = {at.key(one, ftok) for at in here for one in ids for ftok in ("custom", "libc")}
+    keys |= {*scope.keys, *(head.key for head in engines)}
+    opened = [queues.existing(key) for key in keys if key is not None]
+    found = []
+    for msqid in sorted({*scope.msqids, *(queue.id for queue in opened if queue is not None)}):
+        with contextlib.suppress(QueueError):  # removed meanwhile
+            found.append(queues.inspect_queue(msqid))
+    return found
 
 
 def _engines() -> list[Flight]:

@@ -13,6 +13,7 @@ from ..fastdeploy.contract import SERVED
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
 from ..fastdeploy.seams import ASIDE_COST, SEAMS, text_of
+from ..flight.files import temporary_folder
 from ..support.environment import DISABLE, FASTDEPLOY, KNOWN, is_on
 from ..support.subprocess_json import answer_of
 from .environment import FASTDEPLOY_FILE, installed
@@ -66,7 +67,7 @@ def report() -> dict[str, Any]:
 
     FastDeploy makes these folders where it is imported, or writes into those of a service.
     """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(dir=temporary_folder(), ignore_cleanup_errors=True) as folder:
         settings = dict.fromkeys(("FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"), folder)
         return answer_of(
             "fd_postproc.fastdeploy.report", mark=MARK, patience=_TRIAL_WAIT_S, settings=settings

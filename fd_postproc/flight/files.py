@@ -62,8 +62,16 @@ def folders() -> list[str]:
     """Folders of files, the usual one first."""
     if FLIGHT_FOLDER.text:
         return [FLIGHT_FOLDER.text]
-    name = f"fd_postproc-{os.geteuid()}"
-    return [os.path.join(place, name) for place in (_SHARED, tempfile.gettempdir()) if os.path.isdir(place)]
+    places = [place for place in (_SHARED, temporary_folder()) if os.path.isdir(place)] or [_SHARED]
+    return [os.path.join(place, f"fd_postproc-{os.geteuid()}") for place in dict.fromkeys(places)]
+
+
+def temporary_folder() -> str:
+    """Folder of temporary files; ``/dev/shm`` where tempfile finds none that it can write to."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return _SHARED
 
 
 def other_users() -> list[int]:

@@ -28,6 +28,7 @@ typedef struct {
     int32_t next;       /* fragment to be sent next */
     int32_t fragments;  /* 1: sent whole */
     int32_t sealed;     /* it has its checksum */
+    int32_t asked;      /* the limit was asked for since the message is on its way */
 } fdf_sending;
 
 /* Prepare to send `size` bytes of payload as messages of at most `limit`.  0, or -1 if the limit is below
@@ -40,7 +41,6 @@ static inline int fdf_cut(fdf_sending *s, void *message, int64_t size, int64_t l
     s->piece = 0;
     s->next = 0;
     s->fragments = 1;
-    s->sealed = 0;
     if (size <= limit)
         return 0;
     s->piece = limit - FDW_FRAME_HEADER;

@@ -9,6 +9,11 @@ cdef extern from "fd_postproc/headers/lane.h" nogil:
         FDQ_LAYOUT
         FDQ_SLICE_NS
 
+    ctypedef struct fdq_limits:
+        int64_t msgmax
+        int64_t msg_qbytes
+        int64_t size
+
     ctypedef struct fdq_lane:
         int msqid
         int compact
@@ -17,12 +22,8 @@ cdef extern from "fd_postproc/headers/lane.h" nogil:
         int64_t capacity
         uint64_t seq
         int64_t frames, messages, bytes, fragments, waits, waited_ns
+        fdq_limits limits
         int64_t waiting_since
 
-    ctypedef struct fdq_limits:
-        int64_t size
-        int64_t msgmax
-        int64_t msg_qbytes
-
-    int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message, int64_t size, fdq_limits *limits)
-    int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadline, fdq_limits *limits)
+    int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message, int64_t size)
+    int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadline)

@@ -14,6 +14,7 @@ cdef extern from "fd_postproc/headers/sysv.h" nogil:
         E2BIG
         EAGAIN
         EINVAL
+        FDS_MSGMAX
 
     ctypedef struct fds_status:
         int64_t messages
@@ -34,7 +35,9 @@ cdef extern from "fd_postproc/headers/sysv.h" nogil:
     int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
     int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
     int fds_interrupt(pthread_t thread)
-    void fds_nap()
+    void fds_nap(int milliseconds)
     int fds_put_wait(int msqid, const void *message, int64_t size, int64_t since, int64_t deadline)
+    int fds_reads_msgmax()
+    int64_t fds_msgmax()
     int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)
     int fds_stat(int msqid, fds_status *out)

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from fd_postproc.cli.streams import open_input
+from fd_postproc.doctor import check_environment
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import BOOT_AT, Kind
 from fd_postproc.flight.recorder import Recorder
@@ -175,6 +177,31 @@ def test_half_of_the_shared_memory_stays_free(monkeypatch, tmp_path, others, lef
     assert (Path(files.listed()[0]).parent.parent.name, len(os.listdir(temporary))) == (
         place, int(place == "temporary")
     )  # fmt: skip
+
+
+def test_shared_memory_is_enough(monkeypatch, tmp_path):
+    """Under a root that is read-only, without a temporary folder."""
+    monkeypatch.delenv("FD_POSTPROC_FLIGHT_FOLDER", raising=False)
+    monkeypatch.setattr(files, "_SHARED", str(tmp_path))
+    room = SimpleNamespace(f_bavail=24, f_blocks=24, f_frsize=1 << 14)
+    monkeypatch.setattr(os, "fstatvfs", lambda where: room)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    with pytest.raises(FileNotFoundError):
+        tempfile.gettempdir()
+    run(5).end()
+    assert numbers_of_runs() == [5]
+    assert files.folders() == [str(tmp_path / f"fd_postproc-{os.geteuid()}")]
+    assert files.other_users() == []
+    (found,) = check_environment()
+    assert (found.code, found.severity) == ("no-temporary-folder", "warning")
+    assert "TMPDIR=/dev/shm" in found.remedy[0]
+    reading_end, writing_end = os.pipe()
+    os.write(writing_end, b"not a flight")
+    os.close(writing_end)
+    with open_input(f"/dev/fd/{reading_end}") as spool:
+        assert spool.read() == b"not a flight"
+    os.close(reading_end)
 
 
 CONTAINER = 'mount -t tmpfs -o size=64m none /dev/shm && "$@" && ls /dev/shm/*'

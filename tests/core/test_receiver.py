@@ -1,5 +1,7 @@
 """What a Receiver alone does; what it has in common with a Sender is in test_waiting.py."""
 
+import ctypes
+import signal
 import threading
 
 import pytest
@@ -8,6 +10,7 @@ import sysv_ipc
 import fd_postproc as fp
 from tests import reference
 from tests.lib.rows import each
+from tests.lib.sending import in_thread
 from tests.lib.waiting import until, when
 
 
@@ -55,6 +58,60 @@ def test_close_wakes_who_waits_and_takes_nothing(queue_keys, plain, timeout):
         list(receiver)
     assert receiver.stats["messages"] == 0
     assert queue.receive()[0] == plain
+
+
+class Sigaction(ctypes.Structure):
+    """The struct sigaction of 64-bit Linux."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+@pytest.mark.realtime
+def test_the_wake_up_runs_on_the_thread_s_signal_stack(receiver):
+    """In a program in Go, which embeds Python, another handler ends the process."""
+    sa_onstack, now = 0x08000000, Sigaction()
+    other = when(lambda: receiver.stats["waits"], receiver.close)
+    with pytest.raises(fp.ReceiverClosed):
+        receiver.receive()
+    other.join()
+    for number in range(signal.SIGRTMAX, signal.SIGRTMIN, -1):
+        assert ctypes.CDLL(None).sigaction(number, None, ctypes.byref(now)) == 0
+        if now.handler:
+            break
+    assert now.flags & sa_onstack
+
+
+@pytest.mark.realtime
+def test_close_says_that_it_could_not_wake_a_thread_that_blocks_signals(queue_keys, plain, plain_step):
+    """The thread keeps the Receiver: it still gets the next message, or that the queue is removed."""
+    for ends_by in "a message", "remove":
+        receiver = fp.Receiver("plain", key=queue_keys())
+
+        def wait(receiver=receiver):
+            signal.pthread_sigmask(signal.SIG_BLOCK, range(signal.SIGRTMIN, signal.SIGRTMAX + 1))
+            return receiver.receive()
+
+        with in_thread(wait) as outcome:
+            until(lambda receiver=receiver: receiver.stats["waits"])
+            with pytest.raises(fp.ReceiverBusy, match="but a thread blocks signals, and waits still"):
+                receiver.close()
+            assert receiver.closed
+            if ends_by == "remove":
+                receiver.remove()
+            else:
+                sysv_ipc.MessageQueue(receiver.key).send(plain)
+        if ends_by == "remove":
+            assert isinstance(outcome[0], fp.QueueRemoved)
+        else:
+            assert outcome == [plain_step]
+            receiver.close()
+            with pytest.raises(fp.ReceiverClosed):
+                receiver.receive(0)
 
 
 def test_a_message_that_is_too_long_is_taken_out_of_the_way(receiver, queue, plain):

@@ -100,12 +100,8 @@ class StaleMessages:
             self.log.info(f"fd_postproc: {what}; that is since this process began, so they are kept")
             return 0
         drained = 0
-        try:
-            while drained < stale:
-                queue.receive(block=False)
-                drained += 1
-        except sysv_ipc.BusyError:
-            pass  # another process has read the rest
+        while drained < stale and queues.take_raw(queue):  # none: another process has read the rest
+            drained += 1
         self.log.warning(
             f"fd_postproc: {what}; {drained} of them were left from an earlier run, and were dropped "
             f"({KEEP_STALE}=1 keeps them)"

@@ -7,7 +7,7 @@ import logging
 from ..._core import LEAST_LIMIT, encode, most_requests, payload_size
 from ...core.layout import GPU, Channel, Dialect
 from ...ops.needed_limits import Load, example_step, wanted_limits
-from ...queues import kernel_limits, list_queues, locate
+from ...queues import existing, kernel_limits, locate
 
 _OTHERWISE = "run fd_postproc on the engine side, too: compact frames need no limits"
 
@@ -29,9 +29,8 @@ def largest_message(channel: Channel, batch: int, dialect: Dialect | None) -> in
 def check_room(channel: Channel, batch: int, dialect: Dialect | None, log: logging.Logger) -> None:
     """Log one ERROR, with the remedy, if the queue cannot take the largest message."""
     needed = largest_message(channel, batch, dialect)
-    limits, key = kernel_limits(), locate(channel)
-    sizes = [queue.max_bytes for queue in list_queues() if queue.key == key and queue.max_bytes is not None]
-    holds = sizes[0] if sizes else limits.msgmnb  # what a new queue gets
+    limits, queue = kernel_limits(), existing(locate(channel))
+    holds = limits.msgmnb if queue is None else queue.max_size  # what a new queue gets, or this one got
     if needed <= min(limits.msgmax, holds):
         return
     if dialect is not None:
@@ -43,7 +42,7 @@ def check_room(channel: Channel, batch: int, dialect: Dialect | None, log: loggi
         whose, then = "messages of FastDeploy's own op", "every step is lost, and clients wait forever"
     else:
         whose, then = "messages of FastDeploy's own op", "the worker waits forever"
-    anew = ", remove the queue (it keeps the size it was made with)" if sizes else ""
+    anew = "" if queue is None else ", remove the queue (it keeps the size it was made with)"
     log.error(
         "fd_postproc: %s of %d bytes on %s (%d requests) do not fit: kernel.msgmax = %d, and the queue holds "
         "%d: %s. Stop the service, as root: sysctl -w %s (docker run: --sysctl for each)%s and start it%s",

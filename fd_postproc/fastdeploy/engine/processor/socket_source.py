@@ -15,7 +15,7 @@ from ....errors import MalformedMessage
 from ....flight.codes import Kind
 from ....ops.environment import peer_understands
 from ....ops.log_throttle import Backoff
-from ....queues import list_queues, locate
+from ....queues import existing, locate
 from ....support.environment import DRAFTS, PEER
 from .frame_step import Framed
 from .host import Host
@@ -185,8 +185,8 @@ class SocketSource:
         """Raise Unread if accepted tokens lie in the System V queue, which is not read here."""
         if self.journal.counters.steps or not self.host.speculative_decoding:
             return
-        key = locate(self.host.channel)
-        waiting = sum(queue.messages for queue in list_queues() if queue.key == key)
+        queue = existing(locate(self.host.channel))
+        waiting = 0 if queue is None else queue.current_messages
         if waiting:
             text = (
                 f"{waiting} steps lie in the System V queue, and nothing has come over ZeroMQ: the worker "
