@@ -22,6 +22,7 @@ import importlib.resources
 import itertools
 import json
 import sys
+import types
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -274,7 +275,9 @@ def _called(lineage: Iterable[Any], name: str, shown: str, calls_outer: bool) ->
             is_code = [is_code_of(each, one) for each in found]
             for each, is_fastdeploys in zip(found, is_code, strict=True):
                 yield each if is_fastdeploys else _wrapper(each, shown, any(is_code))
-        if layers and "__class__" not in getattr(getattr(layers[-1], "__code__", None), "co_freevars", ()):
+        if layers and not (
+            type(layers[-1]) is types.FunctionType and "__class__" in layers[-1].__code__.co_freevars
+        ):
             return
 
 

@@ -253,6 +253,70 @@ class Called:
         return self.__wrapped__(*arguments, **named)
 
 
+class Meta(type):
+    """Answers for its classes what wrapt's own does without its C extension."""
+
+    __module__ = __mro__ = property(lambda cls: cls.__wrapped__.__module__)
+
+
+class Proxy(metaclass=Meta):
+    """A class that passes each name on to what it wraps, its own `__module__` too: wrapt's in Python."""
+
+    __slots__ = ("__wrapped__",)
+    __module__, __name__, __code__, __dict__ = (
+        property(lambda self, name=name: getattr(self.__wrapped__, name))
+        for name in ("__module__", "__name__", "__code__", "__dict__")
+    )
+
+    def __init__(self, wrapped):
+        self.__wrapped__ = wrapped
+
+    def __call__(self, *arguments, **named):
+        return self.__wrapped__(*arguments, **named)
+
+
+class Shy:
+    """Raises whatever it is asked for; Python's own `property` and `staticmethod` can take it."""
+
+    def __init__(self, wrapped):
+        pass
+
+    def __getattribute__(self, name):
+        known = ("__doc__", "__module__", "__name__", "__qualname__", "__dict__")
+        raise AttributeError(name) if name in known else RuntimeError(name)
+
+    def __call__(self):
+        pass
+
+
+class Odd:
+    """What it says of itself is of other types than anybody expects."""
+
+    __module__, __wrapped__, __code__, _self_wrapper = 5, [], (), "no function"
+
+    def __init__(self, wrapped):
+        self.__name__ = self.__qualname__ = None
+
+    def __call__(self):
+        pass
+
+
+def nameless(function):
+    """A function that has lost its names."""
+    wrapper = types.FunctionType(
+        (lambda: function).__code__, {"__name__": []}, None, None, (lambda: function).__closure__
+    )
+    wrapper.__module__ = wrapper.__wrapped__ = wrapper
+    return wrapper
+
+
+def pythons_wrapt(function):
+    wrappers = pytest.importorskip("wrapt.wrappers")
+    return wrappers.FunctionWrapper(
+        function, lambda wrapped, _, arguments, named: wrapped(*arguments, **named)
+    )
+
+
 def traced(function):
     @functools.wraps(function)
     def traced_call(*arguments, **named):
@@ -276,6 +340,11 @@ WRAPPERS = {
     "a partial": functools.partial,
     "a monkeypatch": bare,
     "the same text, other globals": same_text,
+    "a proxy whose class says another's names": Proxy,
+    "wrapt without its C extension": pythons_wrapt,
+    "one that raises": Shy,
+    "one of odd values": Odd,
+    "a function without names": nameless,
 }
 
 
@@ -325,6 +394,30 @@ def test_a_wrapper_around_each_function_is_named(how, double, monkeypatch):
             assert gate.judge(seam, place).reason == before
             count += 1
     assert count > 30
+
+
+@each(
+    "wrapper, name",
+    [(Proxy, "Proxy"), (Shy, "Shy"), (Odd, "Odd"), (pythons_wrapt, "wrapt.wrappers.FunctionWrapper")],
+)
+def test_a_wrapper_of_an_odd_kind_is_named_by_its_class(wrapper, name):
+    told, file, _ = called.place_of(wrapper(traced))
+    assert told.endswith(name)
+    assert file
+    assert called.foreign_layer(wrapper(traced)) is not None
+
+
+@pytest.mark.framework
+def test_a_look_that_raises_shows(double, monkeypatch):
+    """Nobody knows then what is wrapped: the gauge says so, the log once."""
+    monkeypatch.setattr(gate, "changes", Mock(side_effect=[ValueError("a"), ValueError("b"), {}]))
+    exported = Mock()
+    monkeypatch.setattr(code_watch, "export", exported)
+    log = Mock()
+    watch = code_watch.CodeWatch(ENGINE, log)
+    assert [watch.look_now() for _ in range(3)] == [[], [], []]
+    assert log.exception.call_count == 1
+    exported.assert_called_once_with("known", "side", ENGINE, False)
 
 
 @pytest.mark.framework
