@@ -1,17 +1,30 @@
 """The gate: which statements are known, what does not count, and what a verdict says."""
 
+import argparse
 import ast
 import contextlib
 import functools
+import importlib.util
 import json
+import os
+import py_compile
+import sys
 import types
+from unittest import mock
 from unittest.mock import Mock
 
 import pytest
 
 from fd_postproc.fastdeploy import called, code_watch, gate, logs, restated_data, seams
 from fd_postproc.fastdeploy.seams import ENGINE, SEAMS
-from fd_postproc.fastdeploy.statements import node_of, statements, statements_of, whole, whole_of
+from fd_postproc.fastdeploy.statements import (
+    node_of,
+    runs_its_text,
+    statements,
+    statements_of,
+    whole,
+    whole_of,
+)
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
 
@@ -234,6 +247,194 @@ def test_the_packages_record_is_of_seams_and_of_digests_only():
         assert SEAMS[seam].stands_for
         for text in functions.values():
             assert all(one[:10].isalnum() and set(one[10:]) <= {*"+-."} for one in text.split())
+
+
+# ---- What runs ---------------------------------------------------------------------------------------------
+
+FILE = """
+from __future__ import annotations
+import asyncio, functools
+
+def again(function):
+    @functools.wraps(function)
+    def repeated(*arguments):
+        return function(*arguments)
+    return repeated
+
+class _Base:
+    def step(self, task, now=None, *, most=-0.0, kinds=("a", 1)):
+        "What it does."
+        assert task
+        self.__count = [one for one in kinds if one in {1, 2.0, "c"}]
+        return 1
+
+class Known(_Base):
+    @again
+    def step(self, task, now=None, *, most=0.0):
+        \"\"\"Ends with
+text at the margin.\"\"\"
+        def inner(x: int = 1) -> float:
+            return x + self.__class__.__name__.count("a") + most
+        more = lambda: super(Known, self).step(task)
+        try:
+            return inner() + more() + super().step(task)
+        except ValueError as error:
+            raise KeyError from error
+        finally:
+            self.done = True
+        yield  # never reached
+    async def wait(self):
+        async with asyncio.Lock():
+            return [x async for x in self]
+"""
+NAME = "fd_postproc_test_of_what_runs"
+
+
+def functions_in(module):
+    """The functions of a module, as the gate finds them: those below decorators, too."""
+    for holder in (module, module._Base, module.Known):
+        for value in vars(holder).values():
+            if isinstance(value, types.FunctionType) and value.__module__ == NAME:
+                yield from called.layers_of(value)
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(NAME, path)
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {NAME: module}):
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.fixture
+def module(tmp_path):
+    """A module out of a file with `FILE`."""
+    path = tmp_path / f"{NAME}.py"
+    path.write_text(FILE)
+    yield from loaded(path)
+
+
+def verdict_of(module):
+    """What the gate says where each text is known."""
+    found = [(one.__qualname__, one) for one in functions_in(module)]
+    known = {}
+    for name, one in found:
+        known.setdefault(name, {})[whole_of(one)] = ""
+        known[name] |= {each.digest: "" for each in statements_of(one)}
+    return {one.function for one in gate.compared(found, known).unknown}
+
+
+def test_functions_of_every_kind_run_their_text(module):
+    """Also once Python has adapted their code, while a tracer runs, and those of the standard library."""
+    assert len([*functions_in(module)]) == 5
+    assert verdict_of(module) == set()
+    for tracer in (None, lambda *_: lambda *_: None):
+        before = sys.gettrace()
+        sys.settrace(tracer or before)
+        try:
+            for _ in range(200):  # Python specialises it before that
+                [*module.Known().step(1)]
+        finally:
+            sys.settrace(before)
+        assert verdict_of(module) == set()
+    library = [one for one in vars(argparse.ArgumentParser).values() if type(one) is types.FunctionType]
+    assert [one for one in library if not runs_its_text(one)] == []
+
+
+def put_back(path, patched):
+    """The file is patched, runs, and is put back with its old time."""
+    before = path.stat()
+    path.write_text(patched)
+    os.utime(path, ns=(before.st_mtime_ns, before.st_mtime_ns))
+    py_compile.compile(path)
+    path.write_text(FILE)
+    os.utime(path, ns=(before.st_mtime_ns, before.st_mtime_ns))
+
+
+def unchecked(path, patched):
+    """It runs from a compiled file that Python never compares with its source."""
+    path.write_text(patched)
+    py_compile.compile(path, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    path.write_text(FILE)
+
+
+PATCHES = {  # of equal size
+    "a constant": ("return 1", "return 2"),
+    "its type": ("in {1, 2.0,", "in {1, 2j ,"),
+    "its sign": ("x: int = 1", "x: int =-1"),
+    "a name": ("self.done", "self.gone"),
+    "an inner function": ("return x + ", "return x - "),
+    "a lambda": ("more = lambda: super(", "more = lambda: tuple("),
+    "an error": ("except ValueError", "except OtherError"),
+    "a default": ("now=None, *, most=0.0", "now=5555, *, most=0.0"),
+    "a keyword's default": ("now=None, *, most=0.0", "now=None, *, most=5.0"),
+    "no keyword": ("now=None, *, most=0.0", "now=None,    most=0.0"),
+    "a generator": ("yield  # never", "pass   # never"),
+    "an async comprehension": ("[x async for x in self]", "[x async for x in sel_]"),
+    "a private name": ("self.__count", "self.a_count"),
+}
+
+
+@each("what", PATCHES)
+@pytest.mark.parametrize("how", [put_back, unchecked])
+def test_a_patch_that_is_not_in_the_file_is_found(how, what, tmp_path):
+    patched = FILE.replace(*PATCHES[what])
+    assert patched != FILE
+    assert len(patched) == len(FILE)
+    folder = tmp_path / str(len(os.listdir(tmp_path)))
+    folder.mkdir()
+    path = folder / f"{NAME}.py"
+    path.write_text(FILE)
+    how(path, patched)
+    for module in loaded(path):
+        assert len(verdict_of(module)) == 1
+    assert path.read_text() == FILE
+
+
+def test_a_comment_or_another_line_is_no_other_code(tmp_path):
+    path = tmp_path / f"{NAME}.py"
+    path.write_text(FILE)
+    put_back(path, FILE.replace("# never reached", "# or later on  "[:15]))
+    for module in loaded(path):
+        assert verdict_of(module) == set()
+
+
+@each(
+    "change, name",
+    [
+        (lambda step: setattr(step, "__code__", (lambda *_: None).__code__), "code"),
+        (
+            lambda step: setattr(
+                step, "__code__", step.__code__.replace(co_flags=step.__code__.co_flags | 0x100)
+            ),
+            "flags",
+        ),
+        (lambda step: setattr(step, "__defaults__", (0,)), "a default"),
+        (lambda step: setattr(step, "__defaults__", None), "none"),
+        (lambda step: setattr(step, "__kwdefaults__", {"most": 0.0, "kinds": ()}), "0.0 is not -0.0"),
+        (lambda step: setattr(step, "__kwdefaults__", {}), "no keyword's"),
+    ],
+)
+def test_what_is_set_on_a_function_is_found(change, name, tmp_path):
+    path = tmp_path / f"{NAME}.py"
+    path.write_text(FILE.replace("most=-0.0", "most=0.25" if "keyword" in name else "most=-0.0"))
+    for module in loaded(path):
+        assert verdict_of(module) == set()
+        change(module._Base.step)
+        assert verdict_of(module) == {"_Base.step"}, name
+
+
+@pytest.mark.framework
+def test_code_that_is_set_on_a_function_after_the_start_is_named(double, monkeypatch):
+    """The function is the same object."""
+    cls = double.scheduler__local_scheduler.LocalScheduler
+    monkeypatch.setattr(gate, "_judgements", {})
+    monkeypatch.setattr(seams, "_is_off", {})
+    assert gate.judge("delivery", cls).reason is None
+    assert gate.changes(ENGINE) == {}
+    monkeypatch.setattr(cls.put_results, "__code__", (lambda *_: None).__code__)
+    (change,) = gate.changes(ENGINE)["delivery"]
+    assert "put_results" in change.text
 
 
 # ---- What is called ----------------------------------------------------------------------------------------
