@@ -12,6 +12,7 @@ goes on with what it has compiled of another one.  So a known function's file is
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import linecache
 import os
@@ -104,10 +105,11 @@ def _last_line(code: types.CodeType) -> int:
 
 
 _COMPARED = (
-    *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_code", "co_exceptiontable"),
+    *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags"),
     *("co_names", "co_varnames", "co_freevars", "co_cellvars"),
 )
-"""What makes two codes the same, besides their constants; lines, columns and files do not."""
+"""What makes two codes the same, besides constants and instructions; lines, columns and files do not."""
+_LEFT_OUT = frozenset({"NOP", "GET_ITER", "EXTENDED_ARG"})
 _CONSTANTS = (ast.Constant, ast.UnaryOp, ast.Tuple)
 
 
@@ -166,14 +168,30 @@ def _is_same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, types.CodeType):
+        same = all(getattr(one, name) == getattr(other, name) for name in _COMPARED)
         # A property gives the code as it was before Python or a tracer has adapted it.
-        same = all(getattr(one, name, None) == getattr(other, name, None) for name in _COMPARED)
-        return same and _is_same(one.co_consts, other.co_consts)
+        return (
+            same
+            and (one.co_code == other.co_code or _steps_of(one) == _steps_of(other))
+            and _is_same(one.co_consts, other.co_consts)
+        )
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(_is_same, one, other))
     if isinstance(one, frozenset):
         return sorted(map(repr, one)) == sorted(map(repr, other))
     return repr(one) == repr(other)
+
+
+def _steps_of(code: types.CodeType) -> list[tuple[int, int | None]]:
+    """What an earlier patch release of this Python has compiled alike: a file of its is used by later ones.
+
+    Left out are where jumps lead, and what such releases put elsewhere, as 3.13.1 did with ``GET_ITER``.
+    """
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    steps = dis.get_instructions(code)
+    return [
+        (one.opcode, None if one.opcode in jumps else one.arg) for one in steps if one.opname not in _LEFT_OUT
+    ]
 
 
 def file_of(function: Any) -> str:

@@ -152,14 +152,14 @@ class RequestMap(dict):  # type: ignore[type-arg]
                     self._lose(name, self.clock(), FAILED)
 
     def _hold(self, name: str, group: Any) -> None:
-        now = self.clock()
-        if hash(name) in self.gone:
+        now, number = self.clock(), hash(name)
+        if number in self.gone:
             if not _begins(group):
                 return
-            if not self.gone[hash(name)]:  # it is the ended request's own
-                self.gone[hash(name)] = True
+            if not self.gone[number]:  # it is the ended request's own
+                self.gone[number] = True
                 return
-            del self.gone[hash(name)]
+            del self.gone[number]
         while self.held and now - next(iter(self.held.values())).since >= KEEP_EARLY_S:
             self._release(next(iter(self.held)))
             note(TOO_OLD)
