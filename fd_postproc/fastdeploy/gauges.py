@@ -184,24 +184,26 @@ def set_unreadable_aside(say: Callable[[str], object]) -> None:
     """
     folder = os.environ.get(_FOLDER)
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.db"))) if folder else ():
-        why, name = _why_unreadable(path), os.path.basename(path)
-        if not why:
-            continue
-        of, stays = _OF_PROCESS.fullmatch(name), "its name is not one of prometheus_client's"
-        if of is not None:
-            stays = f"process {of[1]} lives"
-            if _has_ended(int(of[1])):
-                try:
-                    os.rename(path, path + ASIDE)
-                    stays = ""
-                except OSError as error:  # another engine has moved it, or the folder is another user's
-                    stays = f"it cannot be moved: {error.strerror}"
-        done = (
-            f"stays, for {stays}: /metrics answers 500 as long as it is there"
-            if stays
-            else (f"was moved aside, for its process has ended: it is {name}{ASIDE} now")
-        )
-        say(f"{path} cannot be read ({why}), and {done}")
+        why = _why_unreadable(path)
+        if why:
+            say(f"{path} cannot be read ({why}), and {_moved_aside(path)}")
+
+
+def _moved_aside(path: str) -> str:
+    """Move a file aside if its process has ended; in words, what has become of it."""
+    name = os.path.basename(path)
+    of = _OF_PROCESS.fullmatch(name)
+    if of is None:
+        stays = "its name is not one of prometheus_client's"
+    elif not _has_ended(int(of[1])):
+        stays = f"process {of[1]} lives"
+    else:
+        try:
+            os.rename(path, path + ASIDE)
+            return f"was moved aside, for its process has ended: it is {name}{ASIDE} now"
+        except OSError as error:  # another engine has moved it, or the folder is another user's
+            stays = f"it cannot be moved: {error.strerror}"
+    return f"stays, for {stays}; /metrics answers 500 as long as it is there"
 
 
 def _why_unreadable(path: str) -> str:
