@@ -308,6 +308,13 @@ def test_what_is_no_file_does_not_stop_the_engine(kind, folder, ended):
     (os.rmdir if kind == "folder" else os.unlink)(f"{path}{gauges.ASIDE}")
 
 
+def test_one_that_cannot_be_moved_is_named(folder, ended):
+    (folder / f"counter_{ended}.db").write_bytes(b"")
+    (folder / f"counter_{ended}.db{gauges.ASIDE}").mkdir()
+    (text,) = set_aside()
+    assert "cannot be moved: Is a directory" in text
+
+
 def test_the_engine_does_so_when_it_starts_and_never_stops_for_it(folder, ended, monkeypatch):
     (folder / f"counter_{ended}.db").write_bytes(b"")
     log = Mock()
