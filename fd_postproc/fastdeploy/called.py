@@ -1,6 +1,7 @@
 """Reads what runs when a function of FastDeploy's is called: itself, a wrapper of somebody else's, or ours.
 
-Whether an object is a function is asked of its exact type: proxies, as wrapt's, pass for what they wrap.
+Whether an object is a function is asked of its exact type: proxies, as wrapt's, pass for what they wrap.  So
+do their classes in wrapt without its C extension: their names are read past metaclasses and properties.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ _OURS = "fd_postproc."
 _DATA_OF_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _OF_C = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType)
 _MOST_LAYERS = 32
+_raw_module, _raw_qualname = (vars(type)[name].__get__ for name in ("__module__", "__qualname__"))
 
 
 def parts_of(value: Any) -> Iterator[Any]:
@@ -49,8 +51,28 @@ def layers_of(value: Any, calls_outer: bool = False) -> list[Any]:
 def is_ours(value: Any) -> bool:
     """Whether an object is one of this package's, which stands for FastDeploy's."""
     if type(value) is types.FunctionType:
-        return str(value.__globals__.get("__name__", "")).startswith(_OURS)
-    return type(value).__module__.startswith(_OURS)
+        return _text(value.__globals__.get("__name__")).startswith(_OURS)
+    return _module_of(type(value)).startswith(_OURS)
+
+
+def _text(value: Any) -> str:
+    return value if type(value) is str else ""
+
+
+def _asked(value: Any, name: str) -> Any:
+    """An attribute of somebody else's object; None where it raises, too."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
+
+
+def _module_of(kind: type) -> str:
+    """The name of a class's module; empty where it is no text but, as there, a property."""
+    try:
+        return _text(_raw_module(kind))
+    except AttributeError:
+        return ""
 
 
 def _below(value: Any) -> Any:
@@ -60,12 +82,11 @@ def _below(value: Any) -> Any:
         return value.__dict__.get("__wrapped__")
     if kind in (staticmethod, classmethod, types.MethodType):
         return value.__func__
-    if kind in _OF_C or isinstance(value, type):
+    if kind in _OF_C or issubclass(kind, type):
         return None
     if kind is functools.partial:
         return value.func
-    own = getattr(value, "__dict__", {})
-    return own.get("original") if is_ours(value) else getattr(value, "__wrapped__", None)
+    return _asked(value, "original" if is_ours(value) else "__wrapped__")
 
 
 def is_code_of(function: Any, owner: Any) -> bool:
@@ -78,12 +99,12 @@ def is_code_of(function: Any, owner: Any) -> bool:
     if type(function) is not types.FunctionType:
         return False
     names = function.__globals__
-    module = names.get("__name__")
-    if getattr(sys.modules.get(str(module)), "__dict__", None) is not names:
+    module = _text(names.get("__name__"))
+    if getattr(sys.modules.get(module), "__dict__", None) is not names:
         return False
-    if "__wrapped__" not in function.__dict__ and str(function.__module__).startswith("fastdeploy."):
+    if "__wrapped__" not in function.__dict__ and _text(function.__module__).startswith("fastdeploy."):
         return True
-    return str(module).startswith("fastdeploy.") or module == getattr(owner, "__module__", None)
+    return module.startswith("fastdeploy.") or module == getattr(owner, "__module__", None)
 
 
 def bound_function(method: Any) -> Any:
@@ -94,7 +115,11 @@ def bound_function(method: Any) -> Any:
 def place_of(wrapper: Any) -> tuple[str, str, int]:
     """Name, file and line of a wrapper; an empty file where it has none."""
     kind = type(wrapper)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    call = _asked(kind, "__call__")
+    module = _module_of(kind)
+    if not module and type(call) is types.FunctionType:
+        module = _text(call.__globals__.get("__name__"))
+    name = f"{module}.{_raw_qualname(kind)}"
     if kind is types.FunctionType:
         code = wrapper.__code__
         return code.co_name, code.co_filename, code.co_firstlineno
@@ -102,8 +127,8 @@ def place_of(wrapper: Any) -> tuple[str, str, int]:
         function = wrapper.func if kind is functools.partial else wrapper.__func__
         said, file, line = place_of(function)
         return f"a {kind.__name__} of {said}", file, line
-    own = getattr(wrapper, "_self_wrapper", None)  # wrapt's: the function that it calls first
-    for function in (own, getattr(kind, "__call__", None)):  # noqa: B004 - its code is asked for
+    own = _asked(wrapper, "_self_wrapper")  # wrapt's: the function that it calls first
+    for function in (own, call):
         if type(function) is types.FunctionType:
             said, file, line = place_of(function)
             return (f"{said} by {name}" if function is own else name), file, line
@@ -118,12 +143,13 @@ def foreign_layer(op: Any) -> Any:
     for layer in layers_of(op):
         kind = type(layer)
         if kind is not types.FunctionType:
-            is_python = type(getattr(kind, "__call__", None)) is types.FunctionType  # noqa: B004
-            if is_python or kind in (functools.partial, types.MethodType) or hasattr(layer, "__wrapped__"):
+            is_python = type(_asked(kind, "__call__")) is types.FunctionType
+            wraps = _asked(layer, "__wrapped__") is not None
+            if is_python or wraps or kind in (functools.partial, types.MethodType):
                 return layer
             continue
-        is_said = "__wrapped__" not in layer.__dict__ and _is_of_ops(str(layer.__module__))
-        if not is_said and not _is_of_ops(str(layer.__globals__.get("__name__"))):
+        is_said = "__wrapped__" not in layer.__dict__ and _is_of_ops(_text(layer.__module__))
+        if not is_said and not _is_of_ops(_text(layer.__globals__.get("__name__"))):
             return layer
     return None
 

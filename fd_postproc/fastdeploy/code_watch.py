@@ -43,7 +43,11 @@ class CodeWatch:
     def look_now(self, **objects: Any) -> list[str]:
         """Look, whether or not it is due."""
         texts = []
-        found = gate.changes(self._side, **objects)
+        try:
+            found = gate.changes(self._side, **objects)
+        except Exception as error:
+            self._cannot_look(type(error).__name__)
+            return []
         for seam, change in [(seam, one) for seam, several in found.items() for one in several]:
             is_called = change.function in SEAMS[seam].looked_at
             rest = "it is called from now on, fd_postproc's code is not" if is_called else "it is not called"
@@ -57,3 +61,10 @@ class CodeWatch:
             if seam != "token processor":
                 export("fast_path", "path", seam, False)
         return texts
+
+    def _cannot_look(self, error: str) -> None:
+        """Report that a look has raised, once for each kind of error: a wrapper may go unnoticed."""
+        if error not in self._named:
+            self._named.add(error)
+            self._log.exception("fd_postproc: the look at FastDeploy's functions failed")
+            export("known", "side", self._side, False)

@@ -4,7 +4,8 @@ A row of `seams.SEAMS` names the functions whose text ours stands for.  What is 
 judged (`called`): a wrapper of somebody else's is new code.  A function is read, never run: every statement,
 under its parent's header and after the statement before it, has to be recorded.  Left out are log calls and
 what only they read, docstrings, annotations, and imports of ops.  Data that ours restates, as an enum's
-members, are compared by their value (`restated_data`).
+members, are compared by their value (`restated_data`).  What runs of a known function is compared with its
+file.
 
 ::
 
@@ -21,7 +22,9 @@ import functools
 import importlib.resources
 import itertools
 import json
+import operator
 import sys
+import types
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +32,7 @@ from ..support.environment import KNOWN
 from .called import is_code_of, is_ours, layers_of, parts_of, place_of
 from .restated_data import MARK, digest_of, value_in
 from .seams import PACKAGE, SEAMS, Seam
-from .statements import file_of, statements_of, whole_of
+from .statements import Statement, file_of, runs_its_text, statements_of, whole_of
 
 Record = dict[str, dict[str, str]]
 """Known digests of a seam, of statements and whole texts: {function: {digest: mark}}.
@@ -98,7 +101,7 @@ def judge(seam: str, place: Any = None, without: Collection[str] = ()) -> Verdic
     verdict = compared(found, known, row.facts, without)
     verdict = verdict._replace(unknown=(*verdict.unknown, *_new_data(row, known)))
     _judgements[seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")] = Judgement(
-        row, place, tuple(without), found, verdict
+        row, place, tuple(without), _what_runs(found), verdict
     )
     return verdict
 
@@ -109,7 +112,7 @@ class Judgement(NamedTuple):
     row: Seam
     place: Any
     without: tuple[str, ...]
-    found: list[tuple[str, Any]]
+    what_runs: list[Any]
     verdict: Verdict
 
 
@@ -123,11 +126,12 @@ def changes(side: str, **objects: Any) -> dict[str, list[Unknown]]:
     methods may be set.
     """
     told: dict[str, list[Unknown]] = {}
-    for row, place, without, found, verdict in list(_judgements.values()):
+    for row, place, without, what_runs, verdict in list(_judgements.values()):
         if row.side != side or not row.is_used or verdict.unknown:
             continue
         now = [*functions_of(row, place, record().get(row.name, {}))]
-        if len(now) == len(found) and all(one[1] is two[1] for one, two in zip(now, found, strict=True)):
+        runs_now = _what_runs(now)
+        if len(runs_now) == len(what_runs) and all(map(operator.is_, runs_now, what_runs)):
             continue
         unknown = compared(now, record().get(row.name, {}), row.facts, without).unknown
         if unknown:
@@ -141,6 +145,16 @@ def changes(side: str, **objects: Any) -> dict[str, list[Unknown]]:
                 change = Unknown(name, file, line, f"replaced on an object by {by}")
                 told.setdefault(seam, []).append(change)
     return told
+
+
+def _what_runs(found: Iterable[tuple[str, Any]]) -> list[Any]:
+    """The objects that named functions consist of: each can be set."""
+    objects: list[Any] = []
+    for _, one in found:
+        objects.append(one)
+        if type(one) is types.FunctionType:
+            objects += (one.__code__, one.__defaults__, one.__kwdefaults__)
+    return objects
 
 
 def wrapped_in(side: str) -> dict[str, str]:
@@ -167,13 +181,16 @@ def compared(
         recorded = known.get(name, {})
         if (text := whole_of(function)) in recorded:
             marks.add(recorded[text])
-            continue
-        told = statements_of(function)
-        new = next((one for one in told if one.digest not in recorded), None)
-        if not told:
+            told: Sequence[Statement] = ()
+        elif not (told := statements_of(function)):
             unknown.append(Unknown(name, "its source is not there", 0))
-        elif new is not None:
+            continue
+        new = next((one for one in told if one.digest not in recorded), None)
+        if new is not None:
             unknown.append(Unknown(name, file_of(function), new.line))
+        elif not runs_its_text(function):
+            line = function.__code__.co_firstlineno
+            unknown.append(Unknown(name, file_of(function), line, "not what its file says: other code runs"))
         marks |= {recorded.get(one.digest, "") for one in told}
     unknown = [one for one in unknown if one.function not in without]
     signs = signs_of(marks, facts)
@@ -274,7 +291,9 @@ def _called(lineage: Iterable[Any], name: str, shown: str, calls_outer: bool) ->
             is_code = [is_code_of(each, one) for each in found]
             for each, is_fastdeploys in zip(found, is_code, strict=True):
                 yield each if is_fastdeploys else _wrapper(each, shown, any(is_code))
-        if layers and "__class__" not in getattr(getattr(layers[-1], "__code__", None), "co_freevars", ()):
+        if layers and not (
+            type(layers[-1]) is types.FunctionType and "__class__" in layers[-1].__code__.co_freevars
+        ):
             return
 
 

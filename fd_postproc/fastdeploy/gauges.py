@@ -5,6 +5,8 @@ of prometheus_client's own would mislead there: a forked child repeats each gaug
 of a killed process counts for ever, and a process that gets its number goes on with its values.  Each process
 of ours has files of a name that nobody had before, and holds a lock on them, which the kernel takes back
 whatever the process dies of, in any PID namespace.  Files without a lock are removed by the others.
+
+A file of FastDeploy's that cannot be read makes its page an HTTP 500, for as long as the folder lives.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ import contextlib
 import fcntl
 import glob
 import os
+import re
 import secrets
+import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+
+from ..support.process_stat import KnownProcess
 
 
 class _About(NamedTuple):
@@ -48,6 +54,9 @@ SWEEP_S = 2.0  # seconds between two looks for files of processes that have ende
 _MARK = "-fdpostproc.db"
 _FILE_SIZE = 1 << 16  # as prometheus_client makes it
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_OF_PROCESS = re.compile(r"(?:counter|histogram|summary|gauge_[a-z]+)_(\d{1,10})\.db")
+ASIDE = ".unreadable"
+"""What the name of a file that was moved aside ends with; no scrape reads it."""
 
 
 class _Files:
@@ -165,6 +174,62 @@ def _remove_files_of_ended(folder: str) -> None:
                 os.unlink(path)
             finally:
                 os.close(descriptor)
+
+
+def set_unreadable_aside(say: Callable[[str], object]) -> None:
+    """Move the files of ended processes that prometheus_client cannot read aside; `say` what is done.
+
+    One process of a service calls it, when it starts.  Files of living processes and of other names stay, and
+    are named if they cannot be read.
+    """
+    folder = os.environ.get(_FOLDER)
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.db"))) if folder else ():
+        why = _why_unreadable(path)
+        if why:
+            say(f"{path} cannot be read ({why}), and {_moved_aside(path)}")
+
+
+def _moved_aside(path: str) -> str:
+    """Move a file aside if its process has ended; in words, what has become of it."""
+    name = os.path.basename(path)
+    of = _OF_PROCESS.fullmatch(name)
+    if of is None:
+        stays = "its name is not one of prometheus_client's"
+    elif not _has_ended(int(of[1])):
+        stays = f"process {of[1]} lives"
+    else:
+        try:
+            os.rename(path, path + ASIDE)
+            return f"was moved aside, for its process has ended: it is {name}{ASIDE} now"
+        except OSError as error:  # another engine has moved it, or the folder is another user's
+            stays = f"it cannot be moved: {error.strerror}"
+    return f"stays, for {stays}; /metrics answers 500 as long as it is there"
+
+
+def _why_unreadable(path: str) -> str:
+    """Why prometheus_client cannot read a file; empty if it can, or the file has gone."""
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return "it is no file"
+        MultiProcessCollector.merge([path])  # type: ignore[no-untyped-call]
+    except FileNotFoundError:
+        return ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether no process of this PID namespace has a number; one that has ended may still have its own."""
+    try:
+        os.kill(pid, 0)
+        return not KnownProcess.of(pid).is_alive()
+    except ProcessLookupError:
+        return True
+    except (OSError, IndexError, OverflowError):  # another user's, or one that /proc hides
+        return False
 
 
 def _registered() -> _Samples:

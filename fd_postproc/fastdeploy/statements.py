@@ -1,17 +1,23 @@
 """Reads the statements of a function from its source, each as a digest that is the same in every Python.
 
 A digest is of a statement's header, its parents' headers, and the statement before it.  Left out are log
-calls and what only they read, docstrings, annotations, and imports of ops.  A function whose whole text is
-known needs no syntax tree, which costs twenty times as much.
+calls and what only they read, docstrings, annotations, and imports of ops.  Of a function whose whole text is
+known no statement is read, which costs twenty times as much.
+
+What runs need not be what the file says: a file may have been put back at its old time and size, and Python
+goes on with what it has compiled of another one.  So a known function's file is compiled once more
+(`runs_its_text`).
 """
 
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import linecache
 import os
 import types
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
@@ -65,9 +71,13 @@ def _indentation(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-@functools.lru_cache(maxsize=256)
 def statements_of(function: Any) -> tuple[Statement, ...]:
     """The statements of a function; empty if its source cannot be read."""
+    return _statements(function, getattr(function, "__code__", None))  # which can be set
+
+
+@functools.lru_cache(maxsize=256)
+def _statements(function: Any, _: Any) -> tuple[Statement, ...]:
     return tuple(statements(node_of(function)))
 
 
@@ -92,6 +102,96 @@ def node_of(function: Any) -> ast.AST | None:
 def _last_line(code: types.CodeType) -> int:
     inner = [_last_line(one) for one in code.co_consts if isinstance(one, types.CodeType)]
     return max([code.co_firstlineno, *(line for *_, line in code.co_lines() if line), *inner])
+
+
+_COMPARED = (
+    *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags"),
+    *("co_names", "co_varnames", "co_freevars", "co_cellvars"),
+)
+"""What makes two codes the same, besides constants and instructions; lines, columns and files do not."""
+_LEFT_OUT = frozenset({"NOP", "GET_ITER", "EXTENDED_ARG"})
+_CONSTANTS = (ast.Constant, ast.UnaryOp, ast.Tuple)
+
+
+def runs_its_text(function: Any) -> bool:
+    """Whether a function's code, and its parameters' default constants, are what its file says."""
+    arguments = _arguments_of(function, function.__code__)
+    if arguments is None:
+        return False
+    given, named = function.__defaults__ or (), function.__kwdefaults__ or {}
+    keywords = {
+        one.arg: text for one, text in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if text
+    }
+    if len(given) != len(arguments.defaults) or named.keys() != keywords.keys():
+        return False
+    pairs = [*zip(arguments.defaults, given, strict=True), *((keywords[name], named[name]) for name in named)]
+    return all(_may_be(text, value) for text, value in pairs)
+
+
+def _may_be(text: ast.expr, value: Any) -> bool:
+    """Whether a parameter's default may be a value: where its text is no constant, it may be any."""
+    try:
+        return not isinstance(text, _CONSTANTS) or _is_same(ast.literal_eval(text), value)
+    except ValueError:
+        return True
+
+
+@functools.lru_cache(maxsize=256)
+def _arguments_of(function: Any, code: types.CodeType) -> ast.arguments | None:
+    """The parameters of a function in its file; None if its code is not what the file says."""
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    compiled = _compiled("".join(lines)).get((code.co_name, code.co_firstlineno), ())
+    node: Any = node_of(function) if any(_is_same(code, one) for one in compiled) else None
+    return None if node is None else node.args
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(text: str) -> dict[tuple[str, int], list[types.CodeType]]:
+    """The codes of a file's functions by name and first line; none if it cannot be compiled."""
+    found: dict[tuple[str, int], list[types.CodeType]] = {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the text: Python has given them when it was imported
+            waiting = [compile(text, "", "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return found
+    for code in waiting:  # which grows
+        inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+        for one in inner:
+            found.setdefault((one.co_name, one.co_firstlineno), []).append(one)
+        waiting += inner
+    return found
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two codes or constants are the same; 1, 1.0 and True are not, nor are 0.0 and -0.0."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, types.CodeType):
+        same = all(getattr(one, name) == getattr(other, name) for name in _COMPARED)
+        # A property gives the code as it was before Python or a tracer has adapted it.
+        return (
+            same
+            and (one.co_code == other.co_code or _steps_of(one) == _steps_of(other))
+            and _is_same(one.co_consts, other.co_consts)
+        )
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, frozenset):
+        return sorted(map(repr, one)) == sorted(map(repr, other))
+    return repr(one) == repr(other)
+
+
+def _steps_of(code: types.CodeType) -> list[tuple[int, int | None]]:
+    """What an earlier patch release of this Python has compiled alike: a file of its is used by later ones.
+
+    Left out are where jumps lead, and what such releases put elsewhere, as 3.13.1 did with ``GET_ITER``.
+    """
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    steps = dis.get_instructions(code)
+    return [
+        (one.opcode, None if one.opcode in jumps else one.arg) for one in steps if one.opname not in _LEFT_OUT
+    ]
 
 
 def file_of(function: Any) -> str:

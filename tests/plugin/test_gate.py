@@ -1,17 +1,31 @@
 """The gate: which statements are known, what does not count, and what a verdict says."""
 
+import argparse
 import ast
 import contextlib
+import dis
 import functools
+import importlib.util
 import json
+import os
+import py_compile
+import sys
 import types
+from unittest import mock
 from unittest.mock import Mock
 
 import pytest
 
 from fd_postproc.fastdeploy import called, code_watch, gate, logs, restated_data, seams
 from fd_postproc.fastdeploy.seams import ENGINE, SEAMS
-from fd_postproc.fastdeploy.statements import node_of, statements, statements_of, whole, whole_of
+from fd_postproc.fastdeploy.statements import (
+    node_of,
+    runs_its_text,
+    statements,
+    statements_of,
+    whole,
+    whole_of,
+)
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
 
@@ -236,6 +250,208 @@ def test_the_packages_record_is_of_seams_and_of_digests_only():
             assert all(one[:10].isalnum() and set(one[10:]) <= {*"+-."} for one in text.split())
 
 
+# ---- What runs ---------------------------------------------------------------------------------------------
+
+FILE = """
+from __future__ import annotations
+import asyncio, functools
+
+def again(function):
+    @functools.wraps(function)
+    def repeated(*arguments):
+        return function(*arguments)
+    return repeated
+
+class _Base:
+    def step(self, task, now=None, *, most=-0.0, kinds=("a", 1)):
+        "What it does."
+        assert task
+        self.__count = [one for one in kinds if one in {1, 2.0, "c"}]
+        return 1
+
+class Known(_Base):
+    @again
+    def step(self, task, now=None, *, most=0.0):
+        \"\"\"Ends with
+text at the margin.\"\"\"
+        def inner(x: int = 1) -> float:
+            return x + self.__class__.__name__.count("a") + most
+        more = lambda: super(Known, self).step(task)
+        try:
+            return inner() + more() + super().step(task)
+        except ValueError as error:
+            raise KeyError from error
+        finally:
+            self.done = True
+        yield  # never reached
+    async def wait(self):
+        async with asyncio.Lock():
+            return [x async for x in self]
+"""
+NAME = "fd_postproc_test_of_what_runs"
+
+
+def functions_in(module):
+    """The functions of a module, as the gate finds them: those below decorators, too."""
+    for holder in (module, module._Base, module.Known):
+        for value in vars(holder).values():
+            if isinstance(value, types.FunctionType) and value.__module__ == NAME:
+                yield from called.layers_of(value)
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(NAME, path)
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {NAME: module}):
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.fixture
+def module(tmp_path):
+    """A module out of a file with `FILE`."""
+    path = tmp_path / f"{NAME}.py"
+    path.write_text(FILE)
+    yield from loaded(path)
+
+
+def verdict_of(module):
+    """What the gate says where each text is known."""
+    found = [(one.__qualname__, one) for one in functions_in(module)]
+    known = {}
+    for name, one in found:
+        known.setdefault(name, {})[whole_of(one)] = ""
+        known[name] |= {each.digest: "" for each in statements_of(one)}
+    return {one.function for one in gate.compared(found, known).unknown}
+
+
+def test_functions_of_every_kind_run_their_text(module):
+    """Also once Python has adapted their code, while a tracer runs, and those of the standard library."""
+    assert len([*functions_in(module)]) == 5
+    assert verdict_of(module) == set()
+    for tracer in (None, lambda *_: lambda *_: None):
+        before = sys.gettrace()
+        sys.settrace(tracer or before)
+        try:
+            for _ in range(200):  # Python specialises it before that
+                [*module.Known().step(1)]
+        finally:
+            sys.settrace(before)
+        assert verdict_of(module) == set()
+    library = [one for one in vars(argparse.ArgumentParser).values() if type(one) is types.FunctionType]
+    assert [one for one in library if not runs_its_text(one)] == []
+
+
+def put_back(path, patched):
+    """The file is patched, runs, and is put back with its old time."""
+    before = path.stat()
+    path.write_text(patched)
+    os.utime(path, ns=(before.st_mtime_ns, before.st_mtime_ns))
+    py_compile.compile(path)
+    path.write_text(FILE)
+    os.utime(path, ns=(before.st_mtime_ns, before.st_mtime_ns))
+
+
+def unchecked(path, patched):
+    """It runs from a compiled file that Python never compares with its source."""
+    path.write_text(patched)
+    py_compile.compile(path, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    path.write_text(FILE)
+
+
+PATCHES = {  # of equal size
+    "a constant": ("return 1", "return 2"),
+    "its type": ("in {1, 2.0,", "in {1, 2j ,"),
+    "its sign": ("x: int = 1", "x: int =-1"),
+    "a name": ("self.done", "self.gone"),
+    "an inner function": ("return x + ", "return x - "),
+    "a lambda": ("more = lambda: super(", "more = lambda: tuple("),
+    "an error": ("except ValueError", "except OtherError"),
+    "a default": ("now=None, *, most=0.0", "now=5555, *, most=0.0"),
+    "a keyword's default": ("now=None, *, most=0.0", "now=None, *, most=5.0"),
+    "no keyword": ("now=None, *, most=0.0", "now=None,    most=0.0"),
+    "a generator": ("yield  # never", "pass   # never"),
+    "an async comprehension": ("[x async for x in self]", "[x async for x in sel_]"),
+    "a private name": ("self.__count", "self.a_count"),
+}
+
+
+@each("what", PATCHES)
+@pytest.mark.parametrize("how", [put_back, unchecked])
+def test_a_patch_that_is_not_in_the_file_is_found(how, what, tmp_path):
+    patched = FILE.replace(*PATCHES[what])
+    assert patched != FILE
+    assert len(patched) == len(FILE)
+    folder = tmp_path / str(len(os.listdir(tmp_path)))
+    folder.mkdir()
+    path = folder / f"{NAME}.py"
+    path.write_text(FILE)
+    how(path, patched)
+    for module in loaded(path):
+        assert len(verdict_of(module)) == 1
+    assert path.read_text() == FILE
+
+
+def test_code_of_another_patch_release_is_the_same(module):
+    """Python goes on with what 3.13.0 has compiled once it is 3.13.1, whose iterators begin elsewhere."""
+    step = module._Base.step
+    for name in "NOP", "GET_ITER":
+        step.__code__ = step.__code__.replace(
+            co_code=bytes([dis.opmap[name], 0]) + step.__code__.co_code, co_stacksize=9
+        )
+        assert verdict_of(module) == set()
+    code = bytearray(step.__code__.co_code)
+    code[2 * [one.opname for one in dis.get_instructions(step)].index("NOP")] = dis.opmap["POP_TOP"]
+    step.__code__ = step.__code__.replace(co_code=bytes(code))
+    assert verdict_of(module) == {"_Base.step"}
+
+
+def test_a_comment_or_another_line_is_no_other_code(tmp_path):
+    path = tmp_path / f"{NAME}.py"
+    path.write_text(FILE)
+    put_back(path, FILE.replace("# never reached", "# or later on  "[:15]))
+    for module in loaded(path):
+        assert verdict_of(module) == set()
+
+
+@each(
+    "change, name",
+    [
+        (lambda step: setattr(step, "__code__", (lambda *_: None).__code__), "code"),
+        (
+            lambda step: setattr(
+                step, "__code__", step.__code__.replace(co_flags=step.__code__.co_flags | 0x100)
+            ),
+            "flags",
+        ),
+        (lambda step: setattr(step, "__defaults__", (0,)), "a default"),
+        (lambda step: setattr(step, "__defaults__", None), "none"),
+        (lambda step: setattr(step, "__kwdefaults__", {"most": 0.0, "kinds": ()}), "0.0 is not -0.0"),
+        (lambda step: setattr(step, "__kwdefaults__", {}), "no keyword's"),
+    ],
+)
+def test_what_is_set_on_a_function_is_found(change, name, tmp_path):
+    path = tmp_path / f"{NAME}.py"
+    path.write_text(FILE.replace("most=-0.0", "most=0.25" if "keyword" in name else "most=-0.0"))
+    for module in loaded(path):
+        assert verdict_of(module) == set()
+        change(module._Base.step)
+        assert verdict_of(module) == {"_Base.step"}, name
+
+
+@pytest.mark.framework
+def test_code_that_is_set_on_a_function_after_the_start_is_named(double, monkeypatch):
+    """The function is the same object."""
+    cls = double.scheduler__local_scheduler.LocalScheduler
+    monkeypatch.setattr(gate, "_judgements", {})
+    monkeypatch.setattr(seams, "_is_off", {})
+    assert gate.judge("delivery", cls).reason is None
+    assert gate.changes(ENGINE) == {}
+    monkeypatch.setattr(cls.put_results, "__code__", (lambda *_: None).__code__)
+    (change,) = gate.changes(ENGINE)["delivery"]
+    assert "put_results" in change.text
+
+
 # ---- What is called ----------------------------------------------------------------------------------------
 
 
@@ -251,6 +467,70 @@ class Called:
 
     def __call__(self, *arguments, **named):
         return self.__wrapped__(*arguments, **named)
+
+
+class Meta(type):
+    """Answers for its classes what wrapt's own does without its C extension."""
+
+    __module__ = __mro__ = property(lambda cls: cls.__wrapped__.__module__)
+
+
+class Proxy(metaclass=Meta):
+    """A class that passes each name on to what it wraps, its own `__module__` too: wrapt's in Python."""
+
+    __slots__ = ("__wrapped__",)
+    __module__, __name__, __code__, __dict__ = (
+        property(lambda self, name=name: getattr(self.__wrapped__, name))
+        for name in ("__module__", "__name__", "__code__", "__dict__")
+    )
+
+    def __init__(self, wrapped):
+        self.__wrapped__ = wrapped
+
+    def __call__(self, *arguments, **named):
+        return self.__wrapped__(*arguments, **named)
+
+
+class Shy:
+    """Raises whatever it is asked for; Python's own `property` and `staticmethod` can take it."""
+
+    def __init__(self, wrapped):
+        pass
+
+    def __getattribute__(self, name):
+        known = ("__doc__", "__module__", "__name__", "__qualname__", "__dict__")
+        raise AttributeError(name) if name in known else RuntimeError(name)
+
+    def __call__(self):
+        pass
+
+
+class Odd:
+    """What it says of itself is of other types than anybody expects."""
+
+    __module__, __wrapped__, __code__, _self_wrapper = 5, [], (), "no function"
+
+    def __init__(self, wrapped):
+        self.__name__ = self.__qualname__ = None
+
+    def __call__(self):
+        pass
+
+
+def nameless(function):
+    """A function that has lost its names."""
+    wrapper = types.FunctionType(
+        (lambda: function).__code__, {"__name__": []}, None, None, (lambda: function).__closure__
+    )
+    wrapper.__module__ = wrapper.__wrapped__ = wrapper
+    return wrapper
+
+
+def pythons_wrapt(function):
+    wrappers = pytest.importorskip("wrapt.wrappers")
+    return wrappers.FunctionWrapper(
+        function, lambda wrapped, _, arguments, named: wrapped(*arguments, **named)
+    )
 
 
 def traced(function):
@@ -276,6 +556,11 @@ WRAPPERS = {
     "a partial": functools.partial,
     "a monkeypatch": bare,
     "the same text, other globals": same_text,
+    "a proxy whose class says another's names": Proxy,
+    "wrapt without its C extension": pythons_wrapt,
+    "one that raises": Shy,
+    "one of odd values": Odd,
+    "a function without names": nameless,
 }
 
 
@@ -325,6 +610,30 @@ def test_a_wrapper_around_each_function_is_named(how, double, monkeypatch):
             assert gate.judge(seam, place).reason == before
             count += 1
     assert count > 30
+
+
+@each(
+    "wrapper, name",
+    [(Proxy, "Proxy"), (Shy, "Shy"), (Odd, "Odd"), (pythons_wrapt, "wrapt.wrappers.FunctionWrapper")],
+)
+def test_a_wrapper_of_an_odd_kind_is_named_by_its_class(wrapper, name):
+    told, file, _ = called.place_of(wrapper(traced))
+    assert told.endswith(name)
+    assert file
+    assert called.foreign_layer(wrapper(traced)) is not None
+
+
+@pytest.mark.framework
+def test_a_look_that_raises_shows(double, monkeypatch):
+    """Nobody knows then what is wrapped: the gauge says so, the log once."""
+    monkeypatch.setattr(gate, "changes", Mock(side_effect=[ValueError("a"), ValueError("b"), {}]))
+    exported = Mock()
+    monkeypatch.setattr(code_watch, "export", exported)
+    log = Mock()
+    watch = code_watch.CodeWatch(ENGINE, log)
+    assert [watch.look_now() for _ in range(3)] == [[], [], []]
+    assert log.exception.call_count == 1
+    exported.assert_called_once_with("known", "side", ENGINE, False)
 
 
 @pytest.mark.framework

@@ -2,13 +2,18 @@
 
 import os
 import signal
+import struct
 import subprocess
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from fd_postproc.fastdeploy import gauges
+from fd_postproc.fastdeploy.engine import activation
 from tests.lib.children import python
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 PROCESS = """
@@ -196,3 +201,126 @@ def test_files_of_others_stay(start, tmp_path):
     start().set("active", "side engine", 1)
     assert theirs <= set(os.listdir(tmp_path / "service"))
     assert not any(name.startswith(".") for name in os.listdir(tmp_path / "service"))
+
+
+def entry(key):
+    """One value of a file of prometheus_client's."""
+    padded = key + b" " * (8 - (len(key) + 4) % 8)
+    return struct.pack(f"i{len(padded)}sdd", len(key), padded, 1.0, 0.0)
+
+
+KEY = b'["m", "m", {}, "help"]'
+UNREADABLE = {
+    "empty": b"",
+    "more used than there is": struct.pack("ii", 1 << 16, 0),
+    "an entry beyond its end": struct.pack("iii", 32, 0, 1 << 20) + bytes(64),
+    "an entry that was cut": struct.pack("ii", 48, 0) + entry(KEY)[:20],
+    "a key that is no JSON": struct.pack("ii", 40, 0) + entry(b"x" * 12),
+    "a key that is no UTF-8": struct.pack("ii", 40, 0) + entry(b"\xff" * 12),
+    "another program's": os.urandom(8).join([b"no file of metrics"] * 4),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    return tmp_path
+
+
+def scrape(folder):
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(folder))
+    return sum(1 for metric in registry.collect() for _ in metric.samples)
+
+
+def set_aside():
+    said = []
+    gauges.set_unreadable_aside(said.append)
+    return said
+
+
+@pytest.fixture
+def ended():
+    """The number of a process that has ended."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    return child.pid
+
+
+@each("what", UNREADABLE)
+@pytest.mark.parametrize("kind", ["counter", "histogram", "gauge_livesum"])
+def test_a_file_that_cannot_be_read_is_moved_aside_if_its_process_has_ended(what, kind, folder, ended):
+    whole = struct.pack("ii", 8 + len(entry(KEY)), 0) + entry(KEY)
+    (folder / f"summary_{ended}.db").write_bytes(whole)  # that one can be read
+    name = f"{kind}_{ended}.db"
+    (folder / name).write_bytes(UNREADABLE[what])
+    with pytest.raises(Exception):  # noqa: B017 - whatever prometheus_client raises
+        scrape(folder)
+    (text,) = set_aside()
+    assert name in text
+    assert f"it is {name}{gauges.ASIDE} now" in text
+    assert scrape(folder) == 1
+    assert (folder / f"{name}{gauges.ASIDE}").read_bytes() == UNREADABLE[what]
+    assert set_aside() == []
+
+
+OTHERS = (
+    "counter_{}.db.bak",
+    "my_{}.db",
+    "counter_{}-1.db",
+    "gauge_livesum_x.db",
+    "counter_99999999999.db",
+    ".db",
+)
+
+
+@each("name", ["counter_{}.db", "gauge_all_{}.db", *OTHERS])
+def test_files_of_living_processes_and_of_other_names_stay(name, folder):
+    """A zombie has ended; a stopped process lives, and so does any of another user's."""
+    broken = UNREADABLE["an entry beyond its end"]
+    path = folder / name.format(os.getpid())
+    path.write_bytes(broken)
+    said = set_aside()
+    assert path.read_bytes() == broken
+    assert len(said) == (path.suffix == ".db" and not path.name.startswith("."))
+    assert all(str(path) in text and "stays" in text for text in said)
+    path.unlink()
+
+
+def test_a_process_that_nobody_has_waited_for_has_ended(folder):
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    path = folder / f"counter_{child.pid}.db"
+    path.write_bytes(b"")
+    assert len(set_aside()) == 1
+    assert not path.exists()
+    child.wait()
+
+
+@each("kind", ["pipe", "folder", "link"])
+def test_what_is_no_file_does_not_stop_the_engine(kind, folder, ended):
+    path = folder / f"counter_{ended}.db"
+    make = {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(path, path)}[kind]
+    make(path)
+    (text,) = set_aside()
+    assert "it is no file" in text
+    assert os.listdir(folder) == [f"{path.name}{gauges.ASIDE}"]
+    (os.rmdir if kind == "folder" else os.unlink)(f"{path}{gauges.ASIDE}")
+
+
+def test_one_that_cannot_be_moved_is_named(folder, ended):
+    (folder / f"counter_{ended}.db").write_bytes(b"")
+    (folder / f"counter_{ended}.db{gauges.ASIDE}").mkdir()
+    (text,) = set_aside()
+    assert "cannot be moved: Is a directory" in text
+
+
+def test_the_engine_does_so_when_it_starts_and_never_stops_for_it(folder, ended, monkeypatch):
+    (folder / f"counter_{ended}.db").write_bytes(b"")
+    log = Mock()
+    activation._mend_page(log)
+    assert "was moved aside" in log.error.call_args.args[0]
+    monkeypatch.setattr(gauges, "_why_unreadable", Mock(side_effect=MemoryError))
+    (folder / f"counter_{ended}.db").write_bytes(b"")
+    activation._mend_page(log)
+    assert "were not looked at: MemoryError" in log.error.call_args.args[0]

@@ -73,12 +73,12 @@ def metrics_page():
     """A server of metrics whose text a test sets, and its port."""
 
     class Page(http.server.BaseHTTPRequestHandler):
-        text = None
+        text, status = "", 200
 
         def do_GET(self):
-            self.send_response(404 if self.text is None else 200)
+            self.send_response(self.status)
             self.end_headers()
-            self.wfile.write((self.text or "").encode())
+            self.wfile.write(self.text.encode())
 
         def log_message(self, *_):
             pass
@@ -99,19 +99,20 @@ HEALTHY = "".join(sample(reason, "0.0") for reason in REASONS) + 'fd_postproc_ac
 
 
 @each(
-    "text, fails",
+    "status, text, fails",
     [
-        (HEALTHY, False),
-        ("", False),
-        (None, True),
-        (HEALTHY + sample("silent", "1.0"), True),
-        (HEALTHY + sample("refused", "1.0"), False),
-        (HEALTHY + 'fd_postproc_busy{side="worker"} 1.0\n', False),
+        (200, HEALTHY, False),
+        (200, "", False),
+        (404, "", True),
+        (500, "Internal Server Error", False),  # a broken file in a folder that outlives the service
+        (200, HEALTHY + sample("silent", "1.0"), True),
+        (200, HEALTHY + sample("refused", "1.0"), False),
+        (200, HEALTHY + 'fd_postproc_busy{side="worker"} 1.0\n', False),
     ],
 )
-def test_the_probe_fails_where_a_restart_helps(text, fails, metrics_page):
+def test_the_probe_fails_where_a_restart_helps(status, text, fails, metrics_page):
     page, port = metrics_page
-    page.text = text
+    page.status, page.text = status, text
     lines = re.search(r"- python3\n +- -c\n +- \|\n(.*?)^ +volumeMounts", PAGE, re.M | re.S)[1].splitlines()
     code = "\n".join(line.strip() for line in lines).replace("8181", str(port))
     done = nursery().run(code)

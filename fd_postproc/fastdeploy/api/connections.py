@@ -26,7 +26,7 @@ from ..logs import api_log
 from ..notes import NotPlain, note
 
 MOST_HELD = 4096  # early groups of results, over all requests
-MOST_BYTES = 64 << 20  # of their memory
+MOST_BYTES = 64 << 20  # of their memory, the ids of their requests included
 KEEP_EARLY_S = 60.0  # after which an early group is dropped
 MOST_GONE = 4096  # ended requests that are remembered, whose late results are dropped
 
@@ -74,6 +74,9 @@ class RequestMap(dict):  # type: ignore[type-arg]
 
     Of a request that has ended, late results are dropped, until its id is used again: a request of that id
     was sent (`expect`), or an answer begins although the ended request's had begun before.
+
+    A client chooses its id, of any length.  So only FastDeploy's own entries and `held` have ids: the other
+    tables have their hashes, which each look into a map has made already.
     """
 
     def __init__(self, registered: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,15 +85,15 @@ class RequestMap(dict):  # type: ignore[type-arg]
         self.held: OrderedDict[str, _Held] = OrderedDict()  # early results by request
         self.groups = self.size = 0  # that are held, and the bytes of memory that they take
         # Requests that have lost their early results: when, and why.
-        self.dropped: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self.begun: set[str] = set()  # registered requests that have had a result
-        self.gone: OrderedDict[str, bool] = OrderedDict()  # requests that have ended: whether they had one
+        self.dropped: OrderedDict[int, tuple[float, str]] = OrderedDict()
+        self.begun: set[int] = set()  # registered requests that have had a result
+        self.gone: OrderedDict[int, bool] = OrderedDict()  # requests that have ended: whether they had one
         self.guard = Guard("api connections", api_log)
 
     def get(self, name: str, default: Any = None) -> Any:
         queue = super().get(name)
         if queue is not None:
-            self.begun.add(name)
+            self.begun.add(hash(name))
             return queue
         return _Early(self, name) if default is None and self.guard.is_on else default
 
@@ -102,14 +105,14 @@ class RequestMap(dict):  # type: ignore[type-arg]
             self.guard.failed(error)
 
     def _register(self, name: str, queue: Any) -> None:
-        self.gone.pop(name, None)
-        self.begun.discard(name)
+        self.gone.pop(hash(name), None)
+        self.begun.discard(hash(name))
         if name in self.held:
-            self.begun.add(name)
+            self.begun.add(hash(name))
             for group in self._release(name):
                 queue.put_nowait(group)
         why = self._why_lost(name, self.clock())
-        self.dropped.pop(name, None)
+        self.dropped.pop(hash(name), None)
         if why:
             text = f"{why}; this request has lost its own and ends here: send it again"
             queue.put_nowait(NoResults(ResultsDropped(text)))
@@ -119,12 +122,12 @@ class RequestMap(dict):  # type: ignore[type-arg]
 
         FastDeploy's ids of choices end in ``_0``, ``_1``, ...; its map has what stands before that.
         """
-        self.gone.pop(name, None)
-        self.gone.pop(name.rpartition("_")[0], None)
+        self.gone.pop(hash(name), None)
+        self.gone.pop(hash(name.rpartition("_")[0]), None)
 
     def pop(self, name: str, *default: Any) -> Any:
-        _remember(self.gone, name, name in self.begun)
-        self.begun.discard(name)
+        _remember(self.gone, name, hash(name) in self.begun)
+        self.begun.discard(hash(name))
         return super().pop(name, *default)
 
     def clear(self) -> None:
@@ -145,18 +148,18 @@ class RequestMap(dict):  # type: ignore[type-arg]
         except Exception as error:
             self.guard.failed(error)
             with contextlib.suppress(Exception):
-                if name not in self.gone:
+                if hash(name) not in self.gone:
                     self._lose(name, self.clock(), FAILED)
 
     def _hold(self, name: str, group: Any) -> None:
-        now = self.clock()
-        if name in self.gone:
+        now, number = self.clock(), hash(name)
+        if number in self.gone:
             if not _begins(group):
                 return
-            if not self.gone[name]:  # it is the ended request's own
-                self.gone[name] = True
+            if not self.gone[number]:  # it is the ended request's own
+                self.gone[number] = True
                 return
-            del self.gone[name]
+            del self.gone[number]
         while self.held and now - next(iter(self.held.values())).since >= KEEP_EARLY_S:
             self._release(next(iter(self.held)))
             note(TOO_OLD)
@@ -166,6 +169,8 @@ class RequestMap(dict):  # type: ignore[type-arg]
             self.held[name] = _Held(now)
             note("results came before their request was registered, and were kept")
         request, size = self.held[name], _memory_of(group, MOST_BYTES)
+        if not request.groups:
+            size += sys.getsizeof(name)
         request.groups.append(group)
         request.size += size
         self.groups += 1
@@ -187,7 +192,7 @@ class RequestMap(dict):  # type: ignore[type-arg]
 
     def _why_lost(self, name: str, now: float) -> str:
         """Why early results of a request were lost; empty if none were, or those of an earlier one."""
-        since, why = self.dropped.get(name, (0.0, ""))
+        since, why = self.dropped.get(hash(name), (0.0, ""))
         return why if now - since < KEEP_EARLY_S else ""
 
     def _lose(self, name: str, now: float, why: str) -> None:
@@ -205,8 +210,8 @@ class _Early:
         self.requests.hold(self.name, group)
 
 
-def _remember(names: OrderedDict[str, Any], name: str, value: Any) -> None:
-    names[name] = value
+def _remember(names: OrderedDict[int, Any], name: str, value: Any) -> None:
+    names[hash(name)] = value
     if len(names) > MOST_GONE:
         names.popitem(last=False)
 

@@ -19,7 +19,7 @@ from ...support.environment import COMPACT, DISABLE, DRAFTS, PEER, SERVICE, STRE
 from .. import gate
 from ..build import KeyRule, key_rule, ops_module
 from ..contract import contract_gap
-from ..gauges import export
+from ..gauges import export, set_unreadable_aside
 from ..logs import export_active, warn
 from ..seams import ASIDE_COST, ENGINE, report
 from .delivery.delivery import Delivery
@@ -138,6 +138,8 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
     export_active("engine", decision.compatible)
     export("known", "side", "engine", not decision.unknown)
     log = module.llm_logger
+    if not is_on(DISABLE):
+        _mend_page(log)
     if decision.compatible:
         log.info(
             f"fd_postproc: engine side active ({__version__}): receives the tokens and makes the results; "
@@ -157,6 +159,14 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
         _record(processor, channel, text, log)
         _take_way_out(processor, plan, log)
     return decision
+
+
+def _mend_page(log: Any) -> None:
+    """Have FastDeploy's page of metrics readable after processes that left files that are not."""
+    try:
+        set_unreadable_aside(lambda text: log.error(f"fd_postproc: {text}"))
+    except Exception as error:
+        log.error(f"fd_postproc: the files of metrics were not looked at: {type(error).__name__}: {error}")
 
 
 def _take_way_out(processor: Any, plan: Any, log: Any) -> None:

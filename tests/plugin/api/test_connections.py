@@ -75,7 +75,7 @@ def test_results_wait_for_their_registration(clock, scene, queues):
     shown = ["".join("E" if one is ERROR else str(one[0]["outputs"]["send_idx"]) for one in q) for q in made]
     assert shown == queues
     assert (requests.groups, requests.size) == (0, 0)
-    assert requests.begun <= requests.keys()
+    assert requests.begun <= {*map(hash, requests)}
 
 
 @each("late", [[], [{}], [{"outputs": None}], "x", None, [SimpleNamespace()]])
@@ -106,8 +106,66 @@ def test_no_more_is_kept_than_there_is_room_for(requests, monkeypatch):
         requests.pop(f"other {number}", None)
     assert list(requests.held) == [f"id {number}" for number in range(90, 100)]
     assert (requests.groups, len(requests.dropped)) == (10, 5)
-    assert list(requests.gone) == [f"other {number}" for number in range(95, 100)]
+    assert list(requests.gone) == [hash(f"other {number}") for number in range(95, 100)]
     assert noted()[connections.TOO_MANY] == 90
+
+
+LONG, MANY = 1 << 16, 2 * connections.MOST_GONE  # letters of an id that a client has chosen; requests
+
+
+def long_id(number):
+    """An id that no other request has: one text, as the API server and each message have one of their own."""
+    return f"{number:0{LONG}}"
+
+
+def ended(requests, number):
+    """A request that had its answer."""
+    requests[long_id(number)] = Queue()
+    give(requests, long_id(number), group(0))
+    requests.pop(long_id(number))
+
+
+def aborted(requests, number):
+    """One whose client has left, before its answer began."""
+    requests.expect(long_id(number))
+    requests[long_id(number)] = Queue()
+    requests.pop(long_id(number))
+    give(requests, long_id(number), group(0), group(1))
+
+
+def unclaimed(requests, number):
+    """Early results that nobody comes for."""
+    give(requests, long_id(number), group(0))
+
+
+def running(requests, number):
+    """A request whose answer has begun: FastDeploy's own entry has its id, and no other one."""
+    name = long_id(0)
+    if not number:
+        requests[name] = Queue()
+    give(requests, long_id(0), group(1))
+    requests[name].clear()
+
+
+@each(
+    "scene, bound",
+    [
+        (ended, 2 << 20),
+        (aborted, 2 << 20),
+        (unclaimed, connections.MOST_BYTES + (4 << 20)),
+        (running, 1 << 20),
+    ],
+)
+def test_no_table_grows_with_the_length_of_ids(scene, bound):
+    """Half a gigabyte of ids: what is left of them is in docs/security.md."""
+    requests = RequestMap({}, lambda: 0.0)
+    tracemalloc.start()
+    try:
+        for number in range(MANY):
+            scene(requests, number)
+        assert tracemalloc.get_traced_memory()[0] < bound
+    finally:
+        tracemalloc.stop()
 
 
 def large(results, rows, kind):
@@ -139,7 +197,7 @@ def test_the_largest_loses_its_early_results_and_is_told(requests, clock, monkey
     for number in range(40):
         give(requests, "large", large(1, 300, "top_logprobs"))
         assert requests.size <= 1 << 20
-        assert number < 20 or "large" in requests.dropped
+        assert number < 20 or hash("large") in requests.dropped
     assert noted()[connections.TOO_LARGE] == 1
     requests["small"] = small = Queue()
     assert small == [group(0)]
@@ -156,7 +214,7 @@ def test_one_group_above_the_limit_costs_no_other_request(requests, clock, monke
     for number in range(5):
         give(requests, f"small {number}", group(0))
     give(requests, "large", large(4, 1000, "prompt_logprobs"))
-    assert (list(requests.dropped), len(requests.held)) == (["large"], 5)
+    assert (list(requests.dropped), len(requests.held)) == ([hash("large")], 5)
     clock.now = connections.KEEP_EARLY_S
     requests["large"] = queue = Queue()  # a later one of the same id
     assert queue == []

@@ -15,6 +15,7 @@ from fd_postproc.fastdeploy.engine.health import first_tokens
 from fd_postproc.fastdeploy.engine.health.first_tokens import FirstTokens, refuses
 from tests.lib.children import python
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
@@ -238,6 +239,34 @@ def test_one_that_was_never_there(nodes):
     for late in 1.5, 3.0:  # as long as requests name it
         assert nodes.dead([address], late * first_tokens.FORGET_S) == {address}
     assert not refuses(("name.invalid", 1))
+
+
+def test_no_more_are_watched_than_there_is_room_for(nodes, monkeypatch):
+    """A client may name any; those that no request names any more go first."""
+    monkeypatch.setattr(first_tokens, "MOST_NODES", 3)
+    watched = nodes._connections
+    names = [("127.0.0.1", port) for port in range(1, 6)]
+    nodes.dead(names[:2], 0.0)
+    nodes.dead(names[1:3], 1.0)
+    nodes.dead(names[2:4], 2.0)
+    assert set(watched) == {*names[1:4]}
+    nodes.dead([names[0], *names[2:]], 3.0)
+    assert len(watched) == 3
+    assert {*names[2:4]} < set(watched)
+
+
+@each("host", ["", "a b", "x" * 300, "ü" * 70, "a\0b"])
+@pytest.mark.parametrize("port", [0, -1, 1 << 40])
+def test_what_is_no_address_disturbs_no_other_node(nodes, host, port):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+    nodes.dead([(host, port), address], 0.0)
+    assert address in nodes.dead([(host, port), address], first_tokens.GONE_S)
+
+
+def test_a_host_that_is_longer_than_any_name_is_none():
+    info = {"prefill_ip": "x" * 254, "prefill_connector_port": 1}
+    assert first_tokens._address_of(SimpleNamespace(disaggregate_info=info)) is None
 
 
 def was_closed(nodes, address):

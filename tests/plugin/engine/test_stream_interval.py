@@ -3,6 +3,7 @@
 What a client gets is the same without it, but for where a chunk ends.
 """
 
+import gc
 import random
 import sys
 import threading
@@ -113,6 +114,24 @@ def test_the_first_result_and_the_end_leave_at_once_the_others_by_number(service
         got.append(service.take())
     assert got == [{"a": [[5]]}, {}, {}, {"a": [[6, 7, 8]]}, {}, {}, {"a": [[9, 10], [END]]}]
     assert [result.outputs.send_idx for result in service.taken["a"]] == [0, 1, 4, 6]
+
+
+def holders(name):
+    """The sets that hold a name: of requests whose answer has begun."""
+    return [one for one in gc.get_referrers(name) if type(one) is set]
+
+
+def test_ids_of_requests_that_ended_in_another_way_are_forgotten(services):
+    """As an abort's, whose result is FastDeploy's: a client may choose long ids."""
+    names = [f"request {number}" for number in range(4)]
+    service = services(3, names=names)
+    service.rig.step({slot: [5] for slot in range(4)})
+    service.take()
+    assert all(map(holders, names))
+    for name in names[:3]:
+        del service.scheduler.requests[name]
+    service.rig.step({3: [6]})
+    assert [bool(holders(name)) for name in names] == [False, False, False, True]
 
 
 def test_what_waits_leaves_in_time_with_steps_and_without(services, clock):

@@ -111,8 +111,8 @@ cdef class Interval:
         return 0
 
     cdef int forget(self, dict known) except -1:
-        """Forget requests that ended in other ways, once there are many."""
-        if len(self.begun) > 2 * len(known) + 1024:
+        """Forget requests that ended in other ways, once there are more than the scheduler has."""
+        if len(self.begun) > len(known):
             self.begun.intersection_update(known)
         return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import time
@@ -22,6 +23,10 @@ RENEW_S = 5.0
 """Seconds after which a connection is made anew: children that an engine forks hold the ones it has then."""
 FORGET_S = 600.0
 """Seconds after which a prefill node that no request names is no longer watched."""
+MOST_NODES = 128
+"""Prefill nodes that are watched at once: a client may name any, and each takes sockets."""
+LONGEST_HOST = 253
+"""Characters of a host's name, by DNS."""
 BAD_GATEWAY = 502  # FastDeploy's own code for a request that prefill and decode node could not finish
 
 Address = tuple[str, int]
@@ -52,7 +57,8 @@ class Connection:
         self._events = self._socket.get_monitor_socket(
             self._up | self._reached | self._ungreeted | self._closed
         )
-        self._socket.connect(f"tcp://{address[0]}:{address[1]}")
+        with contextlib.suppress(zmq.ZMQError):  # a client's text that is no address: nothing is reached
+            self._socket.connect(f"tcp://{address[0]}:{address[1]}")
         self.is_up = self._was_reached = False
         self._was_closed = False  # after it was up, or since nobody greets
         self._limit = limit
@@ -110,7 +116,7 @@ def refuses(address: Address) -> bool:
         socket.create_connection(address, timeout=0.5).close()
     except ConnectionRefusedError:
         return True
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # the latter: it is no address
         return False
     return False
 
@@ -125,8 +131,10 @@ class PrefillNodes:
 
     def dead(self, named: Iterable[Address], now: float) -> set[Address]:
         """Those of them that are dead; `named` are those of the requests there are."""
-        for address in named:
+        for address in sorted(named, key=lambda one: one not in self._connections):
             if address not in self._connections:
+                if len(self._connections) >= MOST_NODES and not self._make_room(now):
+                    break
                 self._connections[address] = self._connect(address)
             self._connections[address].named = now
         for address, one in list(self._connections.items()):
@@ -135,6 +143,14 @@ class PrefillNodes:
             else:
                 self._connections[address] = self._renewed(one, address, now)
         return {address for address, one in self._connections.items() if one.is_dead(now)}
+
+    def _make_room(self, now: float) -> bool:
+        """Forget the node that no request has named for longest, if there is one."""
+        address = min(self._connections, key=lambda one: self._connections[one].named)
+        if self._connections[address].named >= now:
+            return False
+        self._connections.pop(address).close()
+        return True
 
     def _connect(self, address: Address) -> Connection:
         import zmq
@@ -253,6 +269,7 @@ def _address_of(request: Any) -> Address | None:
     """Where the prefill node's connector listens."""
     info = getattr(request, "disaggregate_info", None) or {}
     try:
-        return str(info["prefill_ip"]), int(info["prefill_connector_port"])
+        host, port = str(info["prefill_ip"]), int(info["prefill_connector_port"])
     except (KeyError, TypeError, ValueError):
         return None
+    return (host, port) if len(host) <= LONGEST_HOST else None
