@@ -277,6 +277,10 @@ WRAPPERS = {
     "a monkeypatch": bare,
     "the same text, other globals": same_text,
 }
+with contextlib.suppress(ImportError):  # with its C extension or without: WRAPT_DISABLE_EXTENSIONS
+    import wrapt
+
+    WRAPPERS["wrapt"] = wrapt.decorator(lambda wrapped, _, arguments, named: wrapped(*arguments, **named))
 
 
 def _standing(row):
