@@ -140,6 +140,6 @@ def host_input(tensor, str name, str dtype):
             if out.size < 0:
                 raise ValueError(f"{name} has shape {list(out.shape)}: so many elements are in no memory")
             return out
-    out.address, out.size, out.keep = tensors.slow_input(tensor, name, dtype)
-    out.shape = tuple(tensor.shape)
+    out.address, out.shape, out.keep = tensors.slow_input(tensor, name, dtype)
+    out.size = math.prod(out.shape)
     return out

@@ -12,8 +12,10 @@ cdef extern from "Python.h":
 cdef Py_ssize_t _clipped_whole(value) except? -1:
     """A number as Py_ssize_t; what is beyond that becomes the end of its range."""
     try:
+        if type(value) is not bool and checks.is_bool(value):
+            raise TypeError
         return _clipped_index(value, NULL)
-    except TypeError:  # an array of several numbers
+    except TypeError:  # an array of several numbers, or NumPy's bool
         raise TypeError(f"{checks.shown(value)} is not one whole number") from None
 
 

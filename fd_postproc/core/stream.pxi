@@ -57,7 +57,7 @@ cdef class Sampled:
     cdef int64_t live
 
     def __init__(self, tokens, rows, Py_ssize_t slots, Py_ssize_t begin, Py_ssize_t end, apart):
-        cdef Py_ssize_t k
+        cdef Py_ssize_t k, slot
         cdef int32_t *counts
         cdef uint8_t *marks
         self.tokens = host_input(tokens, "tokens", "int64")
@@ -80,7 +80,7 @@ cdef class Sampled:
                 counts[k] = _NO_TOKEN_NOW
             for slot in apart:
                 if begin <= slot < end:
-                    marks[<Py_ssize_t>slot] = 1
+                    marks[slot] = 1
             with nogil:
                 self.live = fdz_sort(&self.raw, begin, end, _NO_TOKEN_NOW, marks, counts)
             self.apart = [k for k in range(begin, end) if marks[k]]

@@ -76,10 +76,11 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
     return found_at
 
 
-def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
+def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, tuple[int, ...], Any]:
     """For `fd_postproc._core.host_input`: a tensor that is not a buffer of the right kind.
 
-    Address, elements, and the object that owns the memory.
+    Address, shape, and the object that owns the memory.  The shape is that of the memory: a tensor may get
+    another one meanwhile.
     """
     if hasattr(tensor, "data_ptr"):
         check_sound(tensor, name)
@@ -95,12 +96,12 @@ def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
     if hasattr(tensor, "data_ptr"):
         found = _dtype_name(tensor.dtype)
         if found == dtype and tensor.is_contiguous() and not is_negated(tensor):
-            return tensor.data_ptr(), prod(tensor.shape), tensor
+            return tensor.data_ptr(), tuple(tensor.shape), tensor
         if found == "bfloat16" and dtype != "float32":
             raise TypeError(f"{name} has dtype bfloat16, not integers")
         tensor = host_array(tensor, name)
     array = _converted(tensor, name, dtype)
-    return array.__array_interface__["data"][0], array.size, array
+    return array.__array_interface__["data"][0], array.shape, array
 
 
 def host_array(tensor: Any, name: str) -> Any:
@@ -205,7 +206,7 @@ def _converted(array: Any, name: str, dtype: str) -> Any:
         for bad in (array.min(), array.max()):
             if not limits.min <= int(bad) <= limits.max:
                 raise ValueError(f"{name} holds {bad}, which does not fit {dtype}")
-    return as_float32(array, name) if wanted.kind == "f" else np.ascontiguousarray(array, dtype=wanted)
+    return as_float32(array, name) if wanted.kind == "f" else np.asarray(array, wanted, order="C")
 
 
 def as_float32(array: Any, name: str) -> Any:
@@ -217,7 +218,7 @@ def as_float32(array: Any, name: str) -> Any:
         If a finite number in it is beyond float32's range: it would become infinite.
     """
     with np.errstate(over="ignore"):
-        out = np.ascontiguousarray(array, dtype=np.float32)
+        out = np.asarray(array, np.float32, order="C")
     if array.dtype.kind == "f" and array.dtype.itemsize > 4:
         beyond = np.isinf(out) & np.isfinite(array)
         if beyond.any():

@@ -39,6 +39,11 @@ def _typed(value: Any) -> str:
     return "None" if value is None else f"{shown(value)} ({kind_of(value)})"
 
 
+def is_bool(value: Any) -> bool:
+    """Whether a value is a bool, also one of NumPy's or a tensor's: NumPy 1.26 takes its own for a number."""
+    return isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+
+
 def whole_number(value: Any, name: str, low: float, high: float, hint: str = "") -> int:
     """A whole number as an int; it has a `name` in error texts, and `hint` is the remedy.
 
@@ -52,7 +57,7 @@ def whole_number(value: Any, name: str, low: float, high: float, hint: str = "")
         If it is outside ``low..high``.
     """
     try:
-        if isinstance(value, bool):
+        if is_bool(value):
             raise TypeError
         number = operator.index(value)
     except TypeError:
@@ -77,7 +82,7 @@ def seconds(value: Any, name: str = "timeout") -> float:
         If it is not a number, or is negative or NaN.
     """
     try:
-        if isinstance(value, (bool, str, bytes, bytearray)):
+        if is_bool(value) or isinstance(value, (str, bytes, bytearray)) or getattr(value, "ndim", 0) > 0:
             raise TypeError
         number = float(value)
     except OverflowError:

@@ -32,7 +32,8 @@ try:
     from .namespace import DEFAULT, RAISED
     from .server import CHANNELS, running
 except ModuleNotFoundError as missing:
-    sys.exit(f"{missing}: pip install -r tests/fastdeploy-requirements.txt into this Python")
+    pins = "tests/fastdeploy-requirements/{}.{}.txt".format(*sys.version_info)
+    sys.exit(f"{missing}: pip install --no-deps -r {pins} into this Python")
 
 LIMITS = {"default": DEFAULT, "raised": RAISED}
 

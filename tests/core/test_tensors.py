@@ -89,3 +89,13 @@ def test_a_framework_that_offers_no_way_to_its_memory():
 
     with pytest.raises(TypeError, match=r"x is .*Foreign.*give it as a NumPy array"):
         host_input(Foreign(), "x", "int64")
+
+
+def test_a_shape_that_changes_meanwhile_is_that_of_the_numbers():
+    class Reshaped(np.ndarray):
+        @property
+        def shape(self):
+            return (9, 9)
+
+    found = host_input(np.arange(6, dtype=np.int32).view(Reshaped), "x", "int64")
+    assert (found.shape, found.size) == ((6,), 6)

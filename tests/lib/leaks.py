@@ -38,7 +38,7 @@ def _children(processes):
     found = {}
     for process in processes - kept:
         with contextlib.suppress(OSError):  # it has ended
-            parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+            parent = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1]
             if int(parent) == os.getpid():
                 command = _command(process)
                 if KEPT_BY_PYTHON not in command:

@@ -562,6 +562,10 @@ WRAPPERS = {
     "one of odd values": Odd,
     "a function without names": nameless,
 }
+with contextlib.suppress(ImportError):  # with its C extension or without: WRAPT_DISABLE_EXTENSIONS
+    import wrapt
+
+    WRAPPERS["wrapt"] = wrapt.decorator(lambda wrapped, _, arguments, named: wrapped(*arguments, **named))
 
 
 def _standing(row):

@@ -90,7 +90,7 @@ LEAVES = """
 import os, subprocess, threading, time
 import pytest, sysv_ipc
 THREAD = "threading.Thread(target=threading.Event().wait, name='left', daemon=True).start()"
-CHILD = "global child; child = subprocess.Popen(['sleep', '1000'])"
+CHILD = r"global child; os.symlink('/bin/sleep', b'\\xff'); child = subprocess.Popen([b'./\\xff', '1000'])"
 VARIABLE = "os.environ['LEFT'] = 'it'; del os.environ['HOME']"
 QUEUE = "sysv_ipc.MessageQueue(None, sysv_ipc.IPC_CREX).send(b'it')"
 

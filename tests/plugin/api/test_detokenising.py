@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api.chunks._chunks import ByteTokens
+from fd_postproc.fastdeploy.api.chunks._chunks import ByteTokens, PieceTokens
 from fd_postproc.fastdeploy.api.text import detokenising, mends, samples, ways
 from fd_postproc.fastdeploy.api.text.answers import Answers, answers_of
 from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
 from tests.lib import restated_parsers
+from tests.lib.children import in_a_child
 from tests.lib.restated_parsers import Processor
 from tests.lib.restated_tokenizers import KINDS, MODELS, MODULE, SENTENCES, Fast, Pieces, of_paddleformers
 from tests.lib.rows import each
@@ -188,6 +189,26 @@ def test_a_token_that_is_not_shown_as_its_bytes_is_the_tokenizers_each_time():
     library.decode = lambda ids, **options: decode(ids, **options).replace("t", "T")
     new_text = ByteTokens(library, samples.BYTES_OF, library.get_vocab_size()).new_text
     assert [new_text([token], 0, 0) for _ in range(3)] == [None] * 3
+
+
+def test_ids_that_go_while_a_tokenizer_is_asked():
+    """Its code has the list, too: an error, after which FastDeploy's own is called."""
+
+    def work():
+        ids = []
+
+        def go(token):
+            ids.clear()
+            return "t"
+
+        library = SimpleNamespace(id_to_token=go, decode=lambda ids, **options: "t")
+        pieces = PieceTokens(lambda token: (b"t", go(token).encode(), 0), True, 9)
+        for tokens in ByteTokens(library, samples.BYTES_OF, 9), pieces:
+            ids[:] = [5, 6, 7]
+            with pytest.raises(IndexError):
+                tokens.new_text(ids, 0, 0)
+
+    in_a_child(work)
 
 
 def fast_with(**values):

@@ -230,3 +230,22 @@ def test_late_texts_that_are_none_are_fastdeploys_business():
     with pytest.raises(Unknown):
         list(answer.response_pieces().settle())
     assert json.loads(answer.model_dump_json())["logprobs"]["tokens"] == ["own"]
+
+
+def test_a_tokenizer_that_writes_such_a_map_meanwhile():
+    """Equal texts are found by marks on the cached texts, which the other map sets, too."""
+
+    def spell(token):
+        if token == 3:
+            answer([[[1, 2]], [[-1.0, -2.0]], [1]]).model_dump_json()
+        return f"t{token}", ""
+
+    def answer(top):
+        return COMPLETION_ANSWER(
+            logprobs=completion_logprobs(top, 9, texts, models.CompletionLogprobs, pytest.fail)
+        )
+
+    texts = Texts(spell)
+    text = answer([[[1, 2, 3, 9]] * 64, [[-1.5, -2.5, -3.5, -4.5]] * 64, [1] * 64]).model_dump_json()
+    for shown in json.loads(text)["logprobs"]["top_logprobs"]:
+        assert shown == {"t1": -1.5, "t2": -2.5, "t3": -3.5, "t9": -4.5}

@@ -16,6 +16,7 @@ from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.api.chunks._chunks import StandIn, full
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
+from tests.lib.children import in_a_child
 from tests.lib.rows import each
 from tests.restated.api import models
 from tests.restated.api.streams import PARTS
@@ -238,3 +239,28 @@ def test_failures_that_are_not_in_a_row_switch_nothing_off():
     assert made.guard.is_on
     fails(3)
     assert not made.guard.is_on
+
+
+def test_a_part_that_is_replaced_while_it_is_shown():
+    """A model's own code does that; the freed part is the one that is made next."""
+
+    class Item(pydantic.BaseModel):
+        @pydantic.model_serializer
+        def shown(self):
+            answer.part = None
+            made.extend(part(items=[], name="another") for _ in range(200))
+            return 1
+
+    class Part(pydantic.BaseModel):
+        items: list[Item]
+        name: str
+
+    class Answer(pydantic.BaseModel):
+        part: Part | None
+
+    def work():
+        assert answer.model_dump() == {"part": {"items": [1], "name": "own"}}
+
+    made, part = [], models_of(Part, {Item: None}, float_style())
+    answer = models_of(Answer, {Part: None}, float_style())(part=part(items=[Item()], name="own"))
+    in_a_child(work)

@@ -125,7 +125,7 @@ class Maker:
 @functools.cache
 def kind_of(annotation):
     """The model within a field's type, or None."""
-    if isinstance(annotation, type):
+    if issubclass(type(annotation), type):  # Python 3.10 takes list[int] for an instance of it
         is_model = issubclass(annotation, (pydantic.BaseModel, models.Logprob))
         return annotation if is_model else None
     return next(filter(None, map(kind_of, typing.get_args(annotation))), None)
@@ -137,6 +137,11 @@ def said_as(said, *texts):
     return len(said) - 1
 
 
+def in_order(text):
+    """What a JSON text says, and in which order."""
+    return json.loads(text, object_pairs_hook=list)
+
+
 def score_of(told):
     return math.nan if told is None else told
 
@@ -145,12 +150,15 @@ def score_of(told):
 def test_every_recorded_answer_is_made_byte_for_byte(parts):
     notes.forget()
     before = _chunks.written()
-    maker, count = Maker(parts), {True: 0, False: 0}
+    maker, stock, count = Maker(parts), Maker(STOCK), {True: 0, False: 0}
     for root, streamed, text, told in all_recorded():
         made = maker.model(root, told)
         count[streamed] += 1
         if streamed:
-            assert made.model_dump_json(exclude_unset=True) == text
+            shown = made.model_dump_json(exclude_unset=True)
+            if shown != text:  # pydantic's versions write 1e38 in two ways
+                assert shown == stock.model(root, told).model_dump_json(exclude_unset=True)
+                assert in_order(shown) == in_order(text)
             continue
         dumped = json.dumps(made.model_dump(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         assert dumped == text

@@ -204,6 +204,25 @@ def test_whatever_is_in_a_section_is_refused_or_read(content, which, keep):
             made.entry(slot)
 
 
+class Elsewhere:
+    """A slot that is far away, and compared as one that is not."""
+
+    def __index__(self):
+        return 1 << 40
+
+    def __ge__(self, other):
+        return True
+
+    __lt__ = __ge__
+
+
+def test_a_slot_that_is_compared_as_another_one():
+    def work():
+        assert Sampled(np.array([1, 2]), None, 2, 0, 2, [Elsewhere()]).apart == []
+
+    in_a_child(work)
+
+
 @given(
     strategies.lists(strategies.integers(-(2**63), 2**63 - 1) | strategies.integers(-9, 40), max_size=12),
     strategies.integers(0, 13),

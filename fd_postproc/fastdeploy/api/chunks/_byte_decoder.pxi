@@ -56,7 +56,7 @@ cdef class ByteTokens:
             for i in range(prefix, count):
                 if i == read:
                     before_size = window.used
-                text = self.text(<object>PyList_GET_ITEM(ids, i))
+                text = self.text(ids[i])
                 if text is None:
                     return None
                 if fdj_put(&window, text, len(text)):

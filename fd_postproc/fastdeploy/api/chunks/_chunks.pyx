@@ -8,7 +8,7 @@ msgpack, maps with known keys, arrays, answers in pieces, log-probabilities of c
 prompt, stand-ins for models of pydantic, new text out of new token ids, and the wait for a result.
 """
 cimport cython
-from cpython.dict cimport PyDict_Next, PyDict_SetItem
+from cpython.dict cimport PyDict_SetItem
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact

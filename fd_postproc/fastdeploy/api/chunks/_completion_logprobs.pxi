@@ -50,8 +50,9 @@ cdef class CompletionLogprobs(StandIn):
         cdef Py_ssize_t i, first = rows.begin(row), last = rows.ends[row]
         cdef text_record *record
         for i in range(first, last):
-            record = rows.record(i).same
-            record.place = i
+            rows.record(i)  # the tokenizer's code may write maps of its own: no place is set before the last
+        for i in range(first, last):
+            rows.cells[i].record.same.place = i
         writer.literal(b"{", 1)
         for i in range(first, last):
             record = rows.cells[i].record.same

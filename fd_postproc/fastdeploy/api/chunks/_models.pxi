@@ -232,22 +232,20 @@ cdef class Models:
 
     cdef object made_of(self, dict values):
         """A stand-in, or an answer; or the text that says why the model has to look at the values."""
-        cdef Py_ssize_t place = 0, required = 0
-        cdef PyObject *name
-        cdef PyObject *value
+        cdef Py_ssize_t required = 0
         cdef PyObject *field
         cdef bint has_others = False
-        while PyDict_Next(values, &place, &name, &value):
-            field = PyDict_GetItemWithError(self.by_name, <object>name)
+        for name, value in values.items():
+            field = PyDict_GetItemWithError(self.by_name, name)
             if field == NULL:
                 has_others = True
                 continue
-            item = (<Field>field).accepted(<object>value)
+            item = (<Field>field).accepted(value)
             if item is NotImplemented:
-                return str(<object>name)
+                return str(name)
             required += (<Field>field).required
-            if <PyObject *>item != value:
-                PyDict_SetItem(values, <object>name, item)
+            if item is not value:
+                PyDict_SetItem(values, name, item)
         if required != self.required:
             return "a field that is missing"
         if has_others:  # pydantic leaves out what it does not know
@@ -294,7 +292,8 @@ cdef class Model(StandIn):
         if self.whole is None:
             value = PyDict_GetItemWithError(self.values, name)
             if value != NULL:
-                return _shown_value(<object>value)
+                held = <object>value
+                return _shown_value(held)
             field = PyDict_GetItemWithError(self.models.by_name, name)
             if field != NULL and (<Field>field).default is not ...:
                 return (<Field>field).default
@@ -318,7 +317,8 @@ cdef class Model(StandIn):
             writer.literal(b"{" if writer.out.used == begin else b",", 1)
             writer.put(field.key)
             if value != NULL:
-                field.write(writer, <object>value)
+                held = <object>value  # what writes it may set another one
+                field.write(writer, held)
             elif field.default_json is not None:
                 writer.put(field.default_json)
             else:
@@ -336,7 +336,8 @@ cdef class Model(StandIn):
             value = PyDict_GetItemWithError(self.values, field.name)
             if value == NULL and field.default is ...:
                 return self.whole_model().model_dump()
-            plain[field.name] = field.plain(<object>value) if value != NULL else field.default
+            held = field.default if value == NULL else <object>value
+            plain[field.name] = held if value == NULL else field.plain(held)
         return plain
 
     cdef object new_model(self):

@@ -47,7 +47,7 @@ cdef class PieceTokens:
             for i in range(prefix, count):
                 if i == read:
                     before_size = window.used
-                piece = self.piece(<object>PyList_GET_ITEM(ids, i))
+                piece = self.piece(ids[i])
                 if piece is None:
                     return None
                 text = <bytes>(piece[0] if at_start else piece[1])

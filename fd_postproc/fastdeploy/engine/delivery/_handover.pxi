@@ -95,14 +95,15 @@ cdef class Handover:
     cdef bint _put_all(self, list results, Py_ssize_t *placed) except -1:
         if not self._is_stock("put_results", self.put_results):
             return False
-        cdef list ended = []
+        cdef list ended = [], names = []
         for result in results:
             if not self._is_known(<PyObject *>result):
                 return False
+            names.append(<object>at_offset(<PyObject *>result, self.request_id)[0])
             if <object>at_offset(<PyObject *>result, self.finished)[0] is True:
                 ended.append(result)
         with self.scheduler.mutex:
-            return self._put(results, ended, placed)
+            return self._put(results, names, ended, placed)
 
     def take(self):
         """Wait for results: lists by request, maybe none; None if the scheduler must.
@@ -202,16 +203,13 @@ cdef class Handover:
         return (finished != NULL and (<object>finished is False or <object>finished is True)
                 and name != NULL and PyUnicode_CheckExact(<object>name))
 
-    cdef bint _put(self, list results, list ended, Py_ssize_t *placed) except -1:
-        """Put results into the tables; `placed` counts those that are there."""
+    cdef bint _put(self, list results, list names, list ended, Py_ssize_t *placed) except -1:
+        """Put results into the tables, by their checked names; `placed` counts those that are there."""
         scheduler = self.scheduler
         cdef dict known = scheduler.requests, table = scheduler.responses
         cdef list steps = scheduler.batch_responses_per_step
-        cdef PyObject *name
-        cdef PyObject *waiting
-        for result in results:
-            name = at_offset(<PyObject *>result, self.request_id)[0]
-            if PyDict_GetItemWithError(known, <object>name) == NULL:
+        for name in names:
+            if PyDict_GetItemWithError(known, name) == NULL:
                 return False  # an expired one: its warning is FastDeploy's
         if ended:
             self._let_empty_hold({})
@@ -219,7 +217,7 @@ cdef class Handover:
         cdef list step = results[:]
         steps.append(step)
         try:
-            self._place(results, table, known, placed)
+            self._place(results, names, table, known, placed)
         except BaseException:
             del step[placed[0]:]
             if not step:
@@ -228,27 +226,26 @@ cdef class Handover:
             raise
         return True
 
-    cdef int _place(self, list results, dict table, dict known, Py_ssize_t *placed) except -1:
-        cdef PyObject *name
-        cdef PyObject *waiting
+    cdef int _place(self, list results, list names, dict table, dict known, Py_ssize_t *placed) except -1:
+        cdef Py_ssize_t i
         cdef Interval interval = self.interval if self.is_taken else None
         cdef double now = 0 if interval is None else monotonic()
         cdef bint is_idle = interval is not None and not interval.held
-        for result in results:
-            name = at_offset(<PyObject *>result, self.request_id)[0]
-            waiting = PyDict_GetItemWithError(table, <object>name)
+        for i in range(PyList_GET_SIZE(names)):
+            name, result = names[i], results[i]
+            waiting = _dict_get(table, name)
             if interval is not None and interval.holds(
-                    <object>name, <PyObject *>result, now, waiting != NULL):
+                    name, <PyObject *>result, now, waiting is not None):
                 placed[0] += 1
                 continue
-            if waiting != NULL:
-                (<object>waiting).append(result)
+            if waiting is not None:
+                waiting.append(result)
             else:
-                first = [result] if interval is None else [*interval.waiting(<object>name), result]
+                first = [result] if interval is None else [*interval.waiting(name), result]
                 _untrack(<PyObject *>first)
-                table[<object>name] = first
+                table[name] = first
                 if interval is not None:
-                    interval.let_go(<object>name)
+                    interval.let_go(name)
             placed[0] += 1
         if interval is not None:
             interval.forget(known)
@@ -397,7 +394,9 @@ cdef bint _is_usual(Plan plan, PyObject *result) noexcept:
 cdef bint _give_text(Plan plan, PyObject *result) noexcept:
     """Set the empty text of a result with tokens; return whether it is its request's last."""
     cdef PyObject *output = at_offset(result, plan.r_outputs)[0]
-    if type(<object>output) is Accepted:
+    if not _is_usual(plan, result):  # any more: an earlier result's old text may have had code of its own
+        pass
+    elif type(<object>output) is Accepted:
         (<Accepted><object>output).has_text = True
     elif PyList_GET_SIZE(<object>at_offset(output, plan.o_tokens)[0]) > 0:
         put(output, plan.o_text, "")

@@ -70,12 +70,15 @@ cdef class Interval:
 
     cdef bint _is_first(self, PyObject *result) except -1:
         """Whether a result is an answer's first: after an abort an id may come again."""
+        output = self._output_of(result)
+        if type(output) is Accepted:
+            return (<Accepted>output).sent == 0
+        return getattr(output, "send_idx", None) == 0
+
+    cdef object _output_of(self, PyObject *result):
+        """What a result has for an output; None without one."""
         cdef PyObject *output = at_offset(result, self.plan.r_outputs)[0]
-        if output == NULL:
-            return False
-        if type(<object>output) is Accepted:
-            return (<Accepted><object>output).sent == 0
-        return getattr(<object>output, "send_idx", None) == 0
+        return None if output == NULL else <object>output
 
     cdef list waiting(self, name):
         """The results of a request that wait; they do until `let_go`."""
@@ -119,12 +122,11 @@ cdef class Interval:
     cdef Py_ssize_t _tokens_of(self, PyObject *result) except -1:
         """The number of a result's tokens; 0 if there are none, or it cannot be joined with others."""
         cdef Plan plan = self.plan
-        cdef PyObject *output = at_offset(result, plan.r_outputs)[0]
+        one = self._output_of(result)
         if not _is_usual(plan, result) or at_offset(result, plan.r_finished)[0] == <PyObject *>True:
             return 0
-        if type(<object>output) is Accepted:
-            return (<Accepted><object>output).rows
-        one = <object>output
+        if type(one) is Accepted:
+            return (<Accepted>one).rows
         if (type(getattr(one, "sampling_mask", None)) not in (list, type(None))
                 or not _differ_as_allowed(plan.results, <object>result, self.usual)
                 or not _differ_as_allowed(plan.outputs, one, plan.accepted.pattern)):
@@ -162,7 +164,7 @@ cdef class Interval:
         if (Py_TYPE(result) != <PyTypeObject *>self.plan.results.cls
                 or not self._tokens_of(<PyObject *>result)):
             return None
-        output = <object>at_offset(<PyObject *>result, self.plan.r_outputs)[0]
+        output = self._output_of(<PyObject *>result)
         if type(output) is Accepted:
             return result.output_type, (<Accepted>output).cols, (<Accepted>output).scores != NULL
         return result.output_type, *[getattr(output, name, None) is None for name in _ROWS]
@@ -173,7 +175,7 @@ cdef class Interval:
         last = results[len(results) - 1]
         if len(results) == 1:
             return last
-        cdef list parts = [<object>at_offset(<PyObject *>one, at)[0] for one in results]
+        cdef list parts = [self._output_of(<PyObject *>one) for one in results]
         if type(parts[0]) is Accepted:
             put(<PyObject *>last, at, _joined_rows(parts))
             return last
@@ -208,7 +210,10 @@ cdef Accepted _joined_rows(list parts):
     """What a request has accepted in several steps."""
     cdef Accepted part, first = parts[0], made = Accepted.__new__(Accepted)
     cdef Py_ssize_t rows = 0, cols = first.cols
-    for part in parts:
+    for one in parts:
+        part = one if type(one) is Accepted else None
+        if part is None or part.cols != cols or (part.scores != NULL) != (first.scores != NULL):
+            raise ValueError("a result has changed while it was joined with others")
         rows += part.rows
     made.outputs, made.sent, made.index = first.outputs, first.sent, first.index
     made.take_room(rows, cols, first.scores != NULL)

@@ -90,14 +90,14 @@ cdef class Messages:
         cdef Py_ssize_t i, before, n = PyList_GET_SIZE(results)
         fdm_put_array(out, n)
         for i in range(n):
-            before = out.n
-            if not known or not self.plan.dicts.packed(out, PyList_GET_ITEM(results, i)):
+            before, result = out.n, results[i]
+            if not known or not self.plan.dicts.packed(out, <PyObject *>result):
                 out.n = before
-                if not known or not self._append_experts(out, results[i]):
+                if not known or not self._append_experts(out, result):
                     out.n = before
-                    self._ask(out, results[i], packb)
-                if PyList_GET_SIZE(results) != n:
-                    raise RuntimeError("a request's results have changed while they were packed")
+                    self._ask(out, result, packb)
+            if PyList_GET_SIZE(results) != n:
+                raise RuntimeError("a request's results have changed while they were packed")
         self.packed += n
         return 0
 

@@ -259,6 +259,7 @@ cdef class DictMaker:
         cdef PyObject *value
         cdef PyObject *maker
         cdef int done
+        kept = <object>o  # while an array's code runs, or a collection's
         for i in range(self.n):
             value = at_offset(o, self.offsets[i])[0]
             if value == PyTuple_GET_ITEM(self.usual, i):
@@ -270,11 +271,11 @@ cdef class DictMaker:
             if self.plain_only or value == <PyObject *>None:
                 done = fdm_put_plain(out, value)
             elif maker == <PyObject *>None:
-                before = out.n
+                before, content = out.n, <object>value
                 done = fdm_put_any(out, value, NULL, 0)
                 if not done:
                     out.n = before
-                    done = _put_arrays(out, <object>value)
+                    done = _put_arrays(out, content)
             elif Py_TYPE(<object>maker) == <PyTypeObject *>DictMaker:
                 done = (<DictMaker>maker).packed(out, value)
             else:

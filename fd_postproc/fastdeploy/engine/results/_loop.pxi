@@ -178,6 +178,8 @@ cdef class Batch:
                 or start == NULL or not PyFloat_CheckExact(<object>start)
                 or PyFloat_AS_DOUBLE(<object>start) == 0.0):  # FastDeploy takes that for none
             return None
+        # Read here: what runs from now on, a collection's code among it, may change the request's metrics.
+        cdef double arrived = PyFloat_AS_DOUBLE(<object>arrival), started = PyFloat_AS_DOUBLE(<object>start)
         for ids in self.dropped:
             if name in ids:
                 return None
@@ -199,7 +201,7 @@ cdef class Batch:
         result = _owned_object(plan._result(name, self.output_type))
         cdef PyObject *r = <PyObject *>result
         put(r, plan.r_outputs, plan.accepted.accepted(self.step, i, count, before))
-        put(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps))
+        put(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps, arrived, started))
         put(r, plan.r_req_data, _dict_get(own, "ic_req_data"))
         if self.streamed:
             put(r, plan.r_carrier, plan.carrier)
@@ -258,7 +260,7 @@ cdef class Batch:
             self._failed("the scheduler's log", error)
         return 0
 
-    cdef Moment _stamped(self, Py_ssize_t i, PyObject *stamps):
+    cdef Moment _stamped(self, Py_ssize_t i, PyObject *stamps, double arrived, double started):
         """Stamp as RequestMetrics.record_recv_token does, if `Plan.inline_stamps` is set.
 
         Returns what the metrics of the result are made of.
@@ -270,8 +272,7 @@ cdef class Batch:
         if moment.common is not before:
             self.commons[i] = moment.common
         moment.latest = self.now
-        moment.execute = self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_arrival)[0])
-        moment.forward = self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_start)[0])
+        moment.execute, moment.forward = self.clock - arrived, self.clock - started
         plan.moments.stamp(stamps, moment)
         return moment
 
