@@ -13,7 +13,8 @@ records nothing.
 "damaged" (entries), "steps", "rates", "queue" (the last look at it), "slowest", "gaps", "latency" (seconds
 from the worker's call to the end of the step), "findings", and "request" if one was asked for.  A finding
 has "severity", "code" (stays the same when texts change), "seconds_ago", "time" and "text".
-"node" is the engine's role and rank ("prefill node, rank 1"; "" where there is one engine).
+"node" is the engine's role and rank ("prefill node, rank 1"; "" where there is one engine), "exit_began" the
+time of day at which its process began to end, or null.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ from ..explain import story as stories
 from ..explain.findings import Finding, as_dict, findings, findings_of_worker
 from ..explain.story import story_of, told
 from ..explain.timeline import Picture, latencies
-from ..flight.codes import Kind
 from ..flight.files import SUFFIX, folders, listed, other_users, process_of, removed_files
-from ..flight.reading import Event, Flight, FlightError, now, read
+from ..flight.reading import Flight, FlightError, now, read
 from ..support.checks import plural
 from .queue_io import user_name
 from .tables import Grid, print_labels, print_table
@@ -150,10 +150,11 @@ def _whose(head: Flight) -> str:
 
     began = head.began_ns / 1e9
     last = began + Picture(head, 0.0).last - head.began
-    state = ""
+    state, stop = "", Picture(head, 0.0).stop
     if head.writer is None:
-        is_orderly = any(isinstance(entry, Event) and entry.kind == Kind.CLOSED for entry in head.entries)
-        state = f", {'ended' if is_orderly else 'killed or crashed'} {when(last)}"
+        state = f", {'killed or crashed' if stop is None else 'ended'} {when(last)}"
+    elif stop is not None:
+        state = f", is ending since {when(began + stop - head.began)}"
     return f"{_named(head)}, queue {head.queue_id} ({head.channel}), began {when(began)}{state}"
 
 
@@ -282,11 +283,10 @@ def _explain(path: str, request: str | None, as_json: bool) -> None:
 
 def _print_head(screen: Console, picture: Picture) -> None:
     flight = picture.flight
-    state = "runs" if picture.is_alive else "has ended"
     span = _span(picture.end - picture.first)
 
     screen.print(
-        f"{_named(flight, f' ({state})')}, queue {flight.queue_id}, {flight.channel}, fd_postproc "
+        f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}, fd_postproc "
         f"{flight.version}: {span} up to {picture.clock(picture.end)}, {plural(len(picture.steps), 'step')}",
         style="bold",
     )
@@ -378,7 +378,8 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
     delays = _latencies(picture, worker)
     answer = {
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,
-        "node": flight.node, "alive": picture.is_alive, "channel": flight.channel,
+        "node": flight.node, "alive": picture.is_alive,
+        "exit_began": None if picture.stop is None else picture.clock(picture.stop), "channel": flight.channel,
         "queue_id": flight.queue_id,
         "began": picture.clock(flight.began), "seconds": round(picture.end - picture.first, 6),
         "overwritten": flight.overwritten, "damaged": flight.damaged,
@@ -422,8 +423,7 @@ def _follow(path: str) -> int:
 
 def _live_lines(picture: Picture, worker: Flight | None) -> list[str]:
     flight, rates = picture.flight, picture.rates()
-    state = "runs" if picture.is_alive else "has ended"
-    lines = [f"{_named(flight, f' ({state})')}, queue {flight.queue_id}, {flight.channel}  "
+    lines = [f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}  "
              f"{picture.clock(picture.end)}"]  # fmt: skip
     if rates:
         ago = picture.end - picture.steps[-1].at

@@ -56,13 +56,15 @@ def test_the_newest_engines(run, recorder):
 
 
 @contextlib.contextmanager
-def running(queue_id, request, node=""):
+def running(queue_id, request, node="", exits=False):
     """An engine of another process, which runs until the block ends; its pid."""
     told, order = os.pipe(), os.pipe()
 
     def engine():
         recorder = Recorder.begin("engine", "topk", queue_id, LOG, size=1 << 16, node=node)
         recorder.began(3, request, 70, 1.5)
+        if exits:  # its finalizers have run, and another one hangs
+            recorder._ends[0]()
         os.write(told[1], b"begun")
         os.read(order[0], 1)
         del recorder
@@ -262,6 +264,16 @@ def test_a_process_that_was_killed(run, folder):
     assert "killed" in out
     assert "in the middle of a step" in flat(out)
     assert "It has no end" in run("explain", "a")[1]
+
+
+def test_a_process_whose_exit_hangs_is_not_said_to_have_ended(run, folder):
+    with running(1, "a", exits=True) as process:
+        _, out, err = run("explain")
+        assert f"engine {process} (is ending since " in out
+        assert ", is ending since 2" in err
+        assert "has ended" not in out
+        found = json.loads(run("explain", "--json")[1])
+        assert (found["alive"], bool(found["exit_began"])) == (True, True)
 
 
 def test_a_live_picture_grows_with_its_file(run, folder, monkeypatch):

@@ -60,8 +60,8 @@ class HealthCheck:
 
         Something is, if the token thread or one that requests pass has died, if a step has been in hand for
         longer than `stuck_after` or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot
-        be used, if requests are running and their worker is gone, stopped, silent, or sends what cannot be
-        read (`liveness`), if results are made and none of them leaves (`outflow`), or if another service uses
+        be used, if the worker is gone, if it is stopped, silent, or sends what cannot be read while requests
+        are running (`liveness`), if results are made and none of them leaves (`outflow`), or if another service uses
         the queue (`sharing`).  A worker that sends nothing and is at work is no fault: see `verdict`.
         """
         verdict = self.verdict()
@@ -136,12 +136,12 @@ class HealthCheck:
         names = [task.request_id for task in tuple(self.host.resource_manager.tasks_list) if task is not None]
         worker = 0 if receiver is None else receiver._last_sender
         worker = max(worker, 0)
-        state = _state_of(worker) if names and worker else ""
-        if names and worker and not state and receiver is not None:
+        state = _state_of(worker) if worker else ""
+        if worker and not state and receiver is not None:
             receiver._sender_due = 0  # the next step's sender is the one
         steps = self.counters.steps
         handled = steps + self.counters.lost_steps
-        waits = bool(state) and handled == self.liveness.steps
+        waits = bool(names and state) and handled == self.liveness.steps
         return Sight(
             now=time.monotonic(),
             steps=handled,

@@ -28,11 +28,12 @@ class Recording:
         self.sharing = Sharing()
         self._recorded: dict[str, int] = {}  # troubles with frames
         self._other_reader = 0  # process that was seen to take a message since the last look
+        self._is_over = False
         self._open = self._open_reported = (0, 0)  # frames at the last look, and the pieces until then
 
     def look(self) -> None:
         """Record the state of the queue, and the request of each slot."""
-        if self.journal.recorder.ring is not None:
+        if self.journal.recorder.ring is not None and not self._is_over:
             self.journal.best_effort("the flight recorder", self._look)
 
     def _look(self) -> None:
@@ -51,6 +52,11 @@ class Recording:
             tasks = self.host.resource_manager.tasks_list
             reader, self._other_reader = self._other_reader, 0
             recorder.look(receiver.msqid, sender, tasks, len(self.transfers.waiting), reader)
+
+    def end(self) -> None:
+        """Record the last state, before FastDeploy ends its workers."""
+        self.look()
+        self._is_over = True
 
     def watch_readers(self, seconds: float) -> None:
         """Sleep, and check whether another process takes messages out of the queue meanwhile."""
