@@ -45,6 +45,12 @@ CHANNEL_PATHS = {"plain": "/dev/shm", "topk": "/dev/shm", "spec": "./", "spec_to
 ``spec`` uses the working directory: both processes must run in the same one.  The other three share a key.
 """
 
+INCOMPLETE = (
+    "a frame in pieces was never completed; most likely another reader of the queue has taken the rest of it "
+    "('ipcs -q -p' names the last one), or its sender died or gave up"
+)
+"""For a log: what becomes of steps in pieces that two readers share."""
+
 _LEAST, _GREATEST = -(1 << 31), (1 << 31) - 1
 
 

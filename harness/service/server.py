@@ -277,7 +277,7 @@ class Service:
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     pid = int(entry.name)
-                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                     parents[pid], births[pid] = int(fields[1]), fields[19]
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         found.add(pid)

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from . import connections, device, ops, threads, transfer, wrapping
+from . import connections, device, exits, ops, threads, transfer, wrapping
 
 HERE = Path(__file__).resolve().parent
 
@@ -79,3 +79,4 @@ def install():
         AFTER[name] = _both(AFTER[name], wrap) if name in AFTER else wrap
     sys.meta_path.insert(0, _Finder())
     threads.name_them()
+    exits.hang()
