@@ -144,7 +144,14 @@ def locate(
     """System V key of a channel's queue, as a signed number; an explicit `key` wins.
 
     `key` may be signed or as ``ipcs -q`` prints it.  See `fd_postproc.Receiver`.
+
+    Raises
+    ------
+    TypeError, ValueError, QueueError
+        As of `queue_key`; also if there is no such channel, or `key` is 0 or given beside an id or a path.
     """
+    if channel not in CHANNEL_PATHS:
+        raise ValueError(f"channel {shown(channel)} is not one of {', '.join(map(repr, CHANNEL_PATHS))}")
     if key is not None:
         if queue_id is not None or path is not None:
             raise ValueError("give a key, or a queue id and path, not both")

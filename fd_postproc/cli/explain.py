@@ -2,7 +2,7 @@
 
 FILE is such a file, PID a process that has or had one; of several runs with that number, the one that runs or
 ended last, and the others are listed.  Without either it is the engine's that runs; where
-several run, they are listed, and a terminal asks which; where none does, it is the one's that ended last.
+several run, they are listed, each with what went wrong, and a terminal asks which; where none does, it is the one's that ended last.
 REQUEST is a request's id, as the client knows it from the answer; ID_1 is its second choice.  A file may be
 read while it is written, and after its process was killed; the file of the worker on the same queue is read
 along, if there is one.  Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender
@@ -25,6 +25,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,9 @@ def _asked(running: list[Flight], may_ask: bool) -> str:
     They are in the order of roles and ranks.
     """
     running = sorted(running, key=lambda head: head.node)
-    lines = "\n".join(f"  {number}  {_whose(head)}" for number, head in enumerate(running, 1))
+    lines = "\n".join(
+        f"  {number}  {_whose(head)}\n     {_overview(head)}" for number, head in enumerate(running, 1)
+    )
     listed = f"{len(running)} engines run here:\n{lines}"
     if not (may_ask and sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise CommandError(f"{listed}\nname one by its process: fd-postproc explain {running[0].pid}")
@@ -137,6 +140,19 @@ def _asked(running: list[Flight], may_ask: bool) -> str:
     if not (answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(running)):
         raise CommandError(f"{answer!r} is not a number from 1 to {len(running)}")
     return running[int(answer) - 1].name
+
+
+def _overview(head: Flight) -> str:
+    """How a running engine does, in a line."""
+    try:
+        picture = Picture(read(head.name), now())
+    except (FlightError, OSError) as error:
+        return f"cannot be read: {error}"
+    codes = Counter(one.code for one, _ in _all_findings(picture, _partner(picture.flight)))
+    wrong = ", ".join(code if count == 1 else f"{code} ({count} times)" for code, count in codes.items())
+    rates = picture.rates()
+    speed = f"{rates['tokens_per_second']:,.0f} tokens a second when it ran last; " if rates else ""
+    return speed + (wrong or "nothing went wrong")
 
 
 def _whose(head: Flight) -> str:

@@ -31,6 +31,11 @@ from .plugins import check_plugins
 _KNOWN = ", ".join(name for name in VARIABLES if name.startswith(PREFIX))
 # A variable, and the one that turns off what it is about.
 _NEEDED = (FLIGHT_TOKENS, FLIGHT), (STREAM_INTERVAL, API)
+# Settings of FastDeploy's with which a stream interval does nothing (`engine.lifecycle`, `api.text`).
+_NEVER_JOINED = (
+    *("ZMQ_SEND_BATCH_DATA=0", "FD_ENABLE_INTERNAL_ADAPTER=1", "FD_USE_HF_TOKENIZER=1"),
+    "FD_ENABLE_RETURN_TEXT=1",
+)
 # A file that FastDeploy has and the unrelated projects of similar names do not.
 FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
 
@@ -65,6 +70,11 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
         seen = f"it has no effect: {needed}={needed.text} turns off what it needs"
         remedy = (f"unset one of the two: {variable}={variable.text}, {needed}={needed.text}",)
         found.append(Finding("warning", "environment", "variable-idle", str(variable), seen, remedy))
+    if not STREAM_INTERVAL.complaint and STREAM_INTERVAL.value != STREAM_INTERVAL.of(None):
+        for setting in filter(_is_set, _NEVER_JOINED):
+            seen = f"it has no effect: with {setting} no results are joined"
+            remedy = (f"unset one of the two: {STREAM_INTERVAL}={STREAM_INTERVAL.text}, {setting}",)
+            found.append(Finding("warning", "environment", "variable-idle", str(STREAM_INTERVAL), seen, remedy))
     if os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1":
         seen = (
             "FastDeploy uses ZeroMQ, as it does by itself for every pooling model: nothing arrives on any of "
@@ -84,6 +94,11 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
         seen = ", ".join(good) if good else "INFERENCE_MSG_QUEUE_ID is not set: the queue id is 1"
         found.append(Finding("ok", "environment", "environment", "variables", seen))
     return found
+
+
+def _is_set(setting: str) -> bool:
+    name, _, value = setting.partition("=")
+    return os.environ.get(name) == value
 
 
 def _check_flight_folder() -> list[Finding]:

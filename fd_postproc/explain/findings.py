@@ -24,6 +24,7 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 
 BUSY = "busy"  # of `health.liveness`: no fault, but work of the worker
 _GONE_S = 1.5  # seconds before the engine's exit; an idle worker that has been gone so long was not stopped
+_GONE = "", "Z"  # states of a process that is gone, or dead
 _NEAR_S = 10.0  # seconds from what the health says to a finding of the same fault
 
 _FRAMES = {
@@ -174,8 +175,10 @@ def _sender(p: Picture) -> Iterator[Finding]:
     sender = f"process {look.last_sender}, which sent the last step,"
     at_work = f"{plural(look.running, 'request')} run{'s' * (look.running == 1)}"
     known = look.last_sender and look in p.looks_of_this_run
-    if known and look.state in ("", "Z") and since <= look.at:
-        still = takewhile(lambda one: one.last_sender == look.last_sender and one.state in ("", "Z")
+    if not p.steps and look.state in _GONE and any(one.state not in _GONE for one in p.queues):
+        known, sender = True, "the worker's process, which has sent nothing,"
+    if known and look.state in _GONE and since <= look.at:
+        still = takewhile(lambda one: one.last_sender == look.last_sender and one.state in _GONE
                           and one.at >= since, reversed(p.queues))  # fmt: skip
         at = min(one.at for one in still)
         if look.running or p.stop is None or p.stop - at >= _GONE_S:

@@ -39,7 +39,7 @@ def _stop_all(service: Service) -> None:
 
 ROWS: dict[str, tuple[bool, bool, Callable[[Service], None], set[str]]] = {
     "idle worker killed": (True, False, _kill_idle_worker, {"worker"}),
-    "idle worker killed before the first step": (False, False, _kill_idle_worker, set()),
+    "idle worker killed before the first step": (False, False, _kill_idle_worker, {"worker"}),
     "stop": (True, False, _stop, set()),
     "stop of all processes at once": (True, False, _stop_all, {"worker"}),
     "exit that hangs": (True, True, _stop, {"engine"}),

@@ -14,6 +14,7 @@ from tests.lib.rows import each
 
 GOOD = [*steady(), look(100.5), look(101.5)]
 DEAD = {"writer": None}
+UNUSED = {"running": 0, "last_sender": 0}
 CLOSED = event(104.0, Kind.CLOSED)
 IDLE_DEATH = [*steady(), look(101.5, running=0), *looks(102.5, 104.0, running=0, state="Z"), CLOSED]
 EXAMPLES = {
@@ -21,6 +22,9 @@ EXAMPLES = {
     "engine": (GOOD, DEAD),
     "worker": ([*GOOD, look(102.2, state="")], {}),
     "worker of an idle engine": (IDLE_DEATH, DEAD),
+    "worker that has sent nothing": (
+        [*looks(100.0, 102.0, **UNUSED), *looks(103.0, 104.0, **UNUSED, state=""), CLOSED], DEAD,
+    ),
     "worker, seen as FastDeploy ends its engine": ([*IDLE_DEATH[:-2], CLOSED], DEAD),
     "stopped": ([*GOOD, *looks(102.5, 108.5, state="T")], {}),
     "silent": ([*GOOD, *looks(102.5, 111.5)], {}),
@@ -73,6 +77,8 @@ QUIET = {  # entries, the time of the look, options, and what is found
     "nothing went wrong": (GOOD, 102.0, {}, []),
     "it was stopped": ([*GOOD, event(102.0, Kind.CLOSED)], 102.0, {"writer": None}, []),
     "a worker that an idle engine's stop has not ended yet": ([*steady(), look(104.0, running=0), CLOSED], 105.0, DEAD, []),
+    "a process that cannot be seen, and has sent nothing":
+        ([*looks(100.0, 104.0, **UNUSED, state=""), CLOSED], 105.0, DEAD, []),
     "an empty queue is never full": ([*GOOD, look(101.8, max_bytes=64)], 102.0, {}, []),
     "whose messages are refused is not silent":
         ([*steady(), *REFUSED, *looks(100.0, 110.0)], 110.5, {}, ["malformed"]),

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -311,6 +312,22 @@ def test_nothing_is_wrong_while_a_step_is_in_hand_or_nobody_waits(watched, monke
     monkeypatch.setattr(check, "_state_of", lambda pid: "")
     assert (one.after(2), one.after(0.5)) == (None, "worker")
     assert gauge("worker") == 1
+
+
+def test_a_worker_that_dies_before_its_first_message(watched, monkeypatch):
+    """FastDeploy's server knows the process by which it has started its workers."""
+    one = watched()
+    monkeypatch.setattr(one.processor.parts.queue, "receiver", None)
+    one.rig.manager.tasks_list[:2] = None, None
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        server = SimpleNamespace(worker_proc=process)
+        monkeypatch.setattr(sys.modules["__main__"], "llm_engine", server, raising=False)
+        assert one.after(30) is None
+    finally:
+        process.kill()
+        process.wait()
+    assert (one.after(2), one.after(0.5)) == (None, "worker")
 
 
 def test_a_process_that_hangs_in_its_exit_is_not_healthy(watched, log):

@@ -19,7 +19,7 @@ from .journal import Journal
 from .loop import Loop
 from .pairing import Pairing
 from .queue_source import QueueSource
-from .recording import Recording
+from .recording import Recording, launched
 from .transfers import Transfers
 
 
@@ -134,8 +134,8 @@ class HealthCheck:
     def _sight(self) -> Sight:
         receiver, counted, trouble = self.queue.receiver, self.host.tokens_counter, self.loop.trouble
         names = [task.request_id for task in tuple(self.host.resource_manager.tasks_list) if task is not None]
-        worker = 0 if receiver is None else receiver._last_sender
-        worker = max(worker, 0)
+        sender = 0 if receiver is None else max(receiver._last_sender, 0)
+        worker = sender or launched()
         state = _state_of(worker) if worker else ""
         if worker and not state and receiver is not None:
             receiver._sender_due = 0  # the next step's sender is the one
@@ -153,7 +153,7 @@ class HealthCheck:
             worker=worker,
             state=state,
             cpu=cpu_seconds(worker) if waits else None,
-            refused_by_worker=self._refused_by(worker),
+            refused_by_worker=self._refused_by(sender),
             refusal="" if trouble is None else trouble.text,
             removed=trouble is not None and trouble.kind == "removed" and trouble.steps == steps,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 
 from ...._core import TROUBLES, Receiver, _last_sender_of, _watch_readers
@@ -12,6 +13,21 @@ from .host import Host
 from .journal import Journal
 from .queue_source import QueueSource
 from .transfers import Transfers
+
+
+_PROGRAMS = "__main__", "fastdeploy.entrypoints.openai.api_server"
+
+
+def launched() -> int:
+    """The process by which FastDeploy's server has started its workers, and which ends with them.
+
+    0 if it is not known here: another program runs the engine.
+    """
+    for name in _PROGRAMS:
+        process = getattr(getattr(sys.modules.get(name), "llm_engine", None), "worker_proc", None)
+        if isinstance(pid := getattr(process, "pid", None), int):
+            return pid
+    return 0
 
 
 class Recording:
@@ -46,9 +62,10 @@ class Recording:
                 recorder.event(Kind[name.upper()], -1, more)
         if receiver is not None:
             self._look_at_frames(receiver)
-            sender = 0
-            with contextlib.suppress(OSError):  # the queue is gone
-                sender = _last_sender_of(receiver.msqid)
+            sender = 0 if self.journal.counters.steps else launched()
+            if not sender:
+                with contextlib.suppress(OSError):  # the queue is gone
+                    sender = _last_sender_of(receiver.msqid)
             tasks = self.host.resource_manager.tasks_list
             reader, self._other_reader = self._other_reader, 0
             recorder.look(receiver.msqid, sender, tasks, len(self.transfers.waiting), reader)
