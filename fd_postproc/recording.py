@@ -196,8 +196,9 @@ class RecordingWriter:
             raise OSError(error.errno, error.strerror, self.path) from None
         self._can_seek = stat.S_ISREG(status.st_mode)
         self._has_name = status.st_nlink > 0  # a temporary file may have none
-        self._appends = appends = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND  # a shell's >> begins at position 0
-        whence = os.SEEK_END if appends else os.SEEK_CUR
+        # A shell's >> begins at position 0.
+        self._appends = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND
+        whence = os.SEEK_END if self._appends else os.SEEK_CUR
         self._start = os.lseek(self._fd, 0, whence) if self._can_seek else 0
         try:
             self._append(self._header())

@@ -1,8 +1,9 @@
 """Tell from a flight recorder's file what happened: to the service, or to one request.
 
 FILE is such a file, PID a process that has or had one; of several runs with that number, the one that runs or
-ended last, and the others are listed.  Without either it is the engine's that runs; where
-several run, they are listed, each with what went wrong, and a terminal asks which; where none does, it is the one's that ended last.
+ended last, and the others are listed.  Without either it is the engine's that runs; where several run,
+they are listed, each with what went wrong, and a terminal asks which; where none does, it is the one's that
+ended last.
 REQUEST is a request's id, as the client knows it from the answer; ID_1 is its second choice.  A file may be
 read while it is written, and after its process was killed; the file of the worker on the same queue is read
 along, if there is one.  Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender
@@ -395,8 +396,8 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
     answer = {
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,
         "node": flight.node, "alive": picture.is_alive,
-        "exit_began": None if picture.stop is None else picture.clock(picture.stop), "channel": flight.channel,
-        "queue_id": flight.queue_id,
+        "exit_began": None if picture.stop is None else picture.clock(picture.stop),
+        "channel": flight.channel, "queue_id": flight.queue_id,
         "began": picture.clock(flight.began), "seconds": round(picture.end - picture.first, 6),
         "overwritten": flight.overwritten, "damaged": flight.damaged,
         "steps": len(picture.steps), "rates": picture.rates(),

@@ -238,8 +238,8 @@ def _message(
         of, batch, cols, at, count, (_, seq) = head
         screen.print(
             f"{title}: piece {at + 1} of {count} of a compact frame, number {seq} of its sender: channel "
-            f"{of or 'unknown'}, {plural(batch, 'request')}, {plural(cols, 'column')}, {len(payload):,} bytes.  "
-            "A Receiver joins the pieces; of a recording that has all of them inspect prints the step."
+            f"{of or 'unknown'}, {plural(batch, 'request')}, {plural(cols, 'column')}, {len(payload):,} "
+            "bytes.  A Receiver joins the pieces; inspect does so of a recording that has all."
         )
         return 0
     if channel is not None:

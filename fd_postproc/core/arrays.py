@@ -32,8 +32,8 @@ ROUNDED = 0.001
 """Most that a log-probability may be above 0, as the rounded sum of a softmax makes it.
 
 float16's distance of 1 from the next number is 2**-10, 0.00098.  Of n numbers that are summed in float32,
-the relative error is about 2**-24 times the square root of n (Higham and Mary, A new approach to probabilistic
-rounding error analysis, 2019): 0.000023 of a vocabulary of 151,936.
+the relative error is about 2**-24 times the square root of n (Higham and Mary, A new approach to
+probabilistic rounding error analysis, 2019): 0.000023 of a vocabulary of 151,936.
 """
 
 
@@ -85,8 +85,8 @@ def refuse_impossible(counts: Any, scores: Any, ranks: Any) -> None:
     Raises
     ------
     ValueError
-        If a count is a negative number that is no code, a score is NaN or above `ROUNDED`, or a rank is below 1;
-        the text names the first such value and its place.
+        If a count is a negative number that is no code, a score is NaN or above `ROUNDED`, or a rank is
+        below 1; the text names the first such value and its place.
     """
     unknown = (counts < 0) & ~np.isin(counts, list(CODES))
     if unknown.any():

@@ -243,8 +243,8 @@ cdef class Receiver:
         if self.busy:
             raise ReceiverBusy(
                 f"this Receiver (queue msqid:{self.msqid}) is in use by another call; "
-                "one thread at a time may use it: let that thread receive all steps, and hand them on; a second "
-                "Receiver of the queue would take pieces of them")
+                "one thread at a time may use it: let that thread receive all steps, and hand them on; a "
+                "second Receiver of the queue would take pieces of them")
         self.busy = True
         return 0
 

@@ -70,11 +70,12 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
         seen = f"it has no effect: {needed}={needed.text} turns off what it needs"
         remedy = (f"unset one of the two: {variable}={variable.text}, {needed}={needed.text}",)
         found.append(Finding("warning", "environment", "variable-idle", str(variable), seen, remedy))
-    if not STREAM_INTERVAL.complaint and STREAM_INTERVAL.value != STREAM_INTERVAL.of(None):
+    interval = STREAM_INTERVAL
+    if not interval.complaint and interval.value != interval.of(None):
         for setting in filter(_is_set, _NEVER_JOINED):
             seen = f"it has no effect: with {setting} no results are joined"
-            remedy = (f"unset one of the two: {STREAM_INTERVAL}={STREAM_INTERVAL.text}, {setting}",)
-            found.append(Finding("warning", "environment", "variable-idle", str(STREAM_INTERVAL), seen, remedy))
+            remedy = (f"unset one of the two: {interval}={interval.text}, {setting}",)
+            found.append(Finding("warning", "environment", "variable-idle", str(interval), seen, remedy))
     if os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1":
         seen = (
             "FastDeploy uses ZeroMQ, as it does by itself for every pooling model: nothing arrives on any of "

@@ -182,9 +182,9 @@ def _peer(text: str) -> bool:
     if text and COMPACT not in words:
         raise ValueError(
             f"does not name {COMPACT}, without which nothing else is used.  Its words, separated by commas "
-            f"without spaces, say what the reader takes: {COMPACT}, compact frames in the queue; {STREAMS}, those "
-            f"through FastDeploy's ZeroMQ socket; {DRAFTS}, also of speculative decoding; {SERVICE}NUMBER, "
-            "whose they are"
+            f"without spaces, say what the reader takes: {COMPACT}, compact frames in the queue; {STREAMS}, "
+            f"those through FastDeploy's ZeroMQ socket; {DRAFTS}, also of speculative decoding; "
+            f"{SERVICE}NUMBER, whose they are"
         )
     for word in words:
         if word.startswith(SERVICE) and not re.fullmatch(_SERVICE_WORD, word):

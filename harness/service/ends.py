@@ -59,7 +59,7 @@ def run(
         findings, with severities; ``"quiet"``: whether they are those of the row, and no other error.
     """
     for number, what in enumerate(only if plug_in else ()):
-        asks, hangs, end, right = ROWS[what]
+        asks, hangs, *_ = ROWS[what]
         place = folder / str(number)
         more = {"FD_POSTPROC_FLIGHT_FOLDER": str(place / "flights")}
         more |= {"FD_SERVICE_EXIT_HANGS": "1"} if hangs else {}
@@ -67,12 +67,11 @@ def run(
             if asks:
                 ask(service, simple("plain"))
             time.sleep(3)
-            yield what, _row(service, more, end, right, hangs)
+            yield what, _row(service, more, what)
 
 
-def _row(
-    service: Service, environment: dict[str, str], end: Callable[[Service], None], right: set[str], hangs: bool
-) -> dict[str, Any]:
+def _row(service: Service, more: dict[str, str], what: str) -> dict[str, Any]:
+    _, hangs, end, right = ROWS[what]
     seen: set[str] = set()
     inactive = False
     end(service)
@@ -87,7 +86,7 @@ def _row(
 
     ended = until(over, LIMIT_S)
     command = [sys.executable, "-m", "fd_postproc", "explain", str(service.process.pid), "--json"]
-    told = json.loads(subprocess.run(command, env=os.environ | environment, capture_output=True).stdout)
+    told = json.loads(subprocess.run(command, env=os.environ | more, capture_output=True).stdout)
     found = {one["code"]: one["severity"] for one in told["findings"]}
     errors = {code for code, severity in found.items() if severity == "error"}
     is_right = errors <= right <= set(found) and told["alive"] == hangs and bool(told["exit_began"])

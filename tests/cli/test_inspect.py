@@ -138,11 +138,11 @@ def test_a_frame_in_pieces(run, queue, tmp_path):
     with RecordingWriter(path, force=True) as recording:
         recording.write(pieces[1], 2)
     queue.send(pieces[1], type=2)
-    named = f"piece 2 of {count} of a compact frame, number 8 of its sender: channel spec_topk, 40 requests, 3 columns"
+    named = f"piece 2 of {count} of a compact frame, number 8 of its sender: channel spec_topk, 40 requests, "
     for source, more in (path, []), (key_of(queue), []), (key_of(queue), ["--channel", "topk"]):
         status, out, _ = run("inspect", source, *more)
         assert status == 0
-        assert named in flat(out)
+        assert f"{named}3 columns" in flat(out)
 
 
 @pytest.fixture

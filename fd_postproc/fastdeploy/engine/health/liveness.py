@@ -15,7 +15,7 @@ from ....support.patience import LONGEST_S, SILENCE_S, USUAL_TIMES, WORKS
 _FORGET = 0.98  # of what is usual, at each look
 _REFUSALS = 3  # consecutive refused messages that count as a fault of the worker
 _REFUSED_S = 2.0  # seconds without a step that do, after refused messages or a removed queue
-_GONE_S = 2.0  # seconds without a worker that are a fault while nothing runs: a stop may end it before its engine
+_GONE_S = 2.0  # seconds without a worker that are a fault while nothing runs: a stop may end it first
 _WINDOW_S = 0.5  # seconds at least over which the worker's CPU time is compared
 
 REASONS = (

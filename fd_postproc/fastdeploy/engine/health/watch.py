@@ -17,7 +17,6 @@ from .first_tokens import FirstTokens
 from .liveness import BUSY, ENDING, REASONS, Health
 from .unscheduled import Unscheduled
 
-
 _ENDING_S = 5.0  # seconds of the process's exit after which it hangs
 
 

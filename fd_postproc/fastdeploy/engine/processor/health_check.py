@@ -61,8 +61,9 @@ class HealthCheck:
         Something is, if the token thread or one that requests pass has died, if a step has been in hand for
         longer than `stuck_after` or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot
         be used, if the worker is gone, if it is stopped, silent, or sends what cannot be read while requests
-        are running (`liveness`), if results are made and none of them leaves (`outflow`), or if another service uses
-        the queue (`sharing`).  A worker that sends nothing and is at work is no fault: see `verdict`.
+        are running (`liveness`), if results are made and none of them leaves (`outflow`), or if another
+        service uses the queue (`sharing`).  A worker that sends nothing and is at work is no fault: see
+        `verdict`.
         """
         verdict = self.verdict()
         return None if verdict is None or verdict.reason == BUSY else verdict

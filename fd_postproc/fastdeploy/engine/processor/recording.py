@@ -14,7 +14,6 @@ from .journal import Journal
 from .queue_source import QueueSource
 from .transfers import Transfers
 
-
 _PROGRAMS = "__main__", "fastdeploy.entrypoints.openai.api_server"
 
 

@@ -1,23 +1,30 @@
 """An engine whose exit hangs, as one did that waited for a ZeroMQ context to end."""
 
-import atexit
+import functools
 import os
-import sys
 
 
-def hang():
-    """From now on, in the engine's process: its last callback does not return."""
-    if os.environ.get("FD_SERVICE_EXIT_HANGS") and any("api_server" in word for word in sys.orig_argv):
-        atexit.register(_wait_for_context, os.getpid())
+def hang(module):
+    """From now on FastDeploy's finalizer of an engine does not return, where that is wanted."""
+    if not os.environ.get("FD_SERVICE_EXIT_HANGS"):
+        return
+    process, real = os.getpid(), module.EngineService._exit_sub_services
+
+    @functools.wraps(real)
+    def ends(self):
+        real(self)
+        if os.getpid() == process:  # not gunicorn's children, which run it, too
+            _wait_for_context()
+
+    module.EngineService._exit_sub_services = ends
 
 
-def _wait_for_context(process):
-    if os.getpid() == process:  # not gunicorn's children
-        import zmq
+def _wait_for_context():
+    import zmq
 
-        context = zmq.Context()
-        socket = context.socket(zmq.PUSH)
-        socket.connect("tcp://127.0.0.1:9")  # nobody takes it
-        socket.send(b"")
-        socket.close(linger=-1)
-        context.term()
+    context = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.connect("tcp://127.0.0.1:9")  # nobody takes it
+    socket.send(b"")
+    socket.close(linger=-1)
+    context.term()

@@ -18,6 +18,7 @@ AFTER = {
     "fastdeploy.entrypoints.openai.utils": connections.watch,
     "fastdeploy.model_executor.ops.gpu": ops.fill,
     "fastdeploy.cache_manager.ops": transfer.imitate,
+    "fastdeploy.engine.common_engine": exits.hang,
 }
 OPS = "fastdeploy.model_executor.ops.gpu."
 INSTEAD = {"fastdeploy.worker.gpu_worker": HERE / "gpu_worker.py"}
@@ -79,4 +80,3 @@ def install():
         AFTER[name] = _both(AFTER[name], wrap) if name in AFTER else wrap
     sys.meta_path.insert(0, _Finder())
     threads.name_them()
-    exits.hang()
