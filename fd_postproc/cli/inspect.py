@@ -166,12 +166,15 @@ def _file(args: argparse.Namespace, screen: Console) -> int:
 def _joined(recording: Recording, piece: Message, layout: Layout) -> tuple[Step, list[Message]] | None:
     """The step that a message is a piece of, and all its messages; None if there are not all."""
     head = _frame_head(piece.payload, piece.mtype)
-    if head is None or head[0] is None or head[4] < 2:
+    if head is None:
         return None
-    pieces, found = _Pieces(head[0], layout), []
+    channel, _, _, _, count, frame = head
+    if channel is None or count == 1:
+        return None
+    pieces, found = _Pieces(channel, layout), []
     for message in recording:
         other = _frame_head(message.payload, message.mtype)
-        if other is None or other[-1] != head[-1]:
+        if other is None or other[-1] != frame:
             continue
         found.append(message)
         try:
@@ -234,8 +237,8 @@ def _message(
 
     layout = layout or GPU
     head = _frame_head(payload, mtype)
-    if head is not None and head[4] > 1:
-        of, batch, cols, at, count, (_, seq) = head
+    of, batch, cols, at, count, (_, seq) = head or (None, 0, 0, 0, 1, (0, 0))
+    if count > 1:
         screen.print(
             f"{title}: piece {at + 1} of {count} of a compact frame, number {seq} of its sender: channel "
             f"{of or 'unknown'}, {plural(batch, 'request')}, {plural(cols, 'column')}, {len(payload):,} "

@@ -175,7 +175,8 @@ def _sender(p: Picture) -> Iterator[Finding]:
     sender = f"process {look.last_sender}, which sent the last step,"
     at_work = f"{plural(look.running, 'request')} run{'s' * (look.running == 1)}"
     known = look.last_sender and look in p.looks_of_this_run
-    if not p.steps and look.state in _GONE and any(one.state not in _GONE for one in p.queues):
+    nothing_came = not p.steps and not p.flight.overwritten
+    if nothing_came and look.state in _GONE and any(one.state not in _GONE for one in p.queues):
         known, sender = True, "the worker's process, which has sent nothing,"
     if known and look.state in _GONE and since <= look.at:
         still = takewhile(lambda one: one.last_sender == look.last_sender and one.state in _GONE

@@ -81,7 +81,7 @@ class Picture:
 
     @cached_property
     def stop(self) -> float | None:
-        """When its last entry of good order was written: the process's exit began then."""
+        """When the process's exit began, or its recorder was ended; None if neither is recorded."""
         return next((event.at for event in self.of(Kind.CLOSED)), None)
 
     @property
