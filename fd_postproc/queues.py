@@ -150,7 +150,7 @@ def locate(
     TypeError, ValueError, QueueError
         As of `queue_key`; also if there is no such channel, or `key` is 0 or given beside an id or a path.
     """
-    if channel not in CHANNEL_PATHS:
+    if not isinstance(channel, str) or channel not in CHANNEL_PATHS:
         raise ValueError(f"channel {shown(channel)} is not one of {', '.join(map(repr, CHANNEL_PATHS))}")
     if key is not None:
         if queue_id is not None or path is not None:

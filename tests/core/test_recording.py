@@ -280,7 +280,7 @@ def test_a_channel_that_all_frames_say_is_the_recordings(path, tmp_path):
     with Recording(path) as recording:
         assert (recording.channel, recording.layout) == ("spec_topk", fp.Layout(128, 20, 6))
         assert list(recording.steps()) == [step]
-    with pytest.raises(fp.MalformedMessage, match=r"split into \d: .* Recording.steps\(\) those of a rec"):
+    with pytest.raises(fp.MalformedMessage, match=r"split into \d, .* Recording.steps\(\) those of a rec"):
         fp.decode(pieces[0], "spec_topk", mtype=2)
     for flags, channel in (os.O_APPEND, None), (0, "spec_topk"):  # appending, nothing is written over
         file = os.open(tmp_path / str(flags), os.O_RDWR | os.O_CREAT | flags, 0o600)
