@@ -12,9 +12,9 @@ def hang(module):
 
     @functools.wraps(real)
     def ends(self):
-        real(self)
         if os.getpid() == process:  # not gunicorn's children, which run it, too
-            _wait_for_context()
+            _wait_for_context()  # before FastDeploy closes sockets, by which ZeroMQ may abort the process
+        real(self)
 
     module.EngineService._exit_sub_services = ends
 
