@@ -16,7 +16,9 @@ import sys
 
 from ._checkout import module_path
 
-_IS_COMMAND = os.path.basename((sys.argv or [""])[0]) == "fd-postproc"
+# Python's -m imports a package before it has the program's name.
+_NAME = " ".join(sys.orig_argv[-len(sys.argv) - 1 :][:2]) if sys.argv[:1] == ["-m"] else (sys.argv or [""])[0]
+_IS_COMMAND = os.path.basename(_NAME) in ("fd-postproc", "-m fd_postproc")
 if _IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # Our own command: until `cli.main` begins, Ctrl-C ends it without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -96,7 +96,8 @@ class MalformedMessage(ValueError):
             where = "" if self.index is None else f" at {self.index}"
             return f"the sampling masks of a compact frame do not add up: {value}{where}, expected {bound}"
         if self.field == "fragment" and bound == 1 < value:
-            return f"one piece of a frame split into {value}, expected {bound}: a Receiver reassembles them"
+            how = "a Receiver joins those of a queue, Recording.steps() those of a recording"
+            return f"one piece of a frame split into {value}, expected {bound}: {how}"
         if self.field == "channel" and 0 <= value < len(_CHANNELS):
             return f"it is of channel {_CHANNELS[value]!r}: both sides need the same channel"
         return f"{self.field} {value} of a compact frame, expected {bound}"

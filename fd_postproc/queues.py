@@ -48,6 +48,12 @@ CHANNEL_PATHS = {"plain": "/dev/shm", "topk": "/dev/shm", "spec": "./", "spec_to
 ``spec`` uses the working directory: both processes must run in the same one.  The other three share a key.
 """
 
+INCOMPLETE = (
+    "a frame in pieces was never completed; most likely another reader of the queue has taken the rest of it "
+    "('ipcs -q -p' names the last one), or its sender died or gave up"
+)
+"""For a log: what becomes of steps in pieces that two readers share."""
+
 _LEAST, _GREATEST = -(1 << 31), (1 << 31) - 1
 
 
@@ -141,7 +147,14 @@ def locate(
     """System V key of a channel's queue, as a signed number; an explicit `key` wins.
 
     `key` may be signed or as ``ipcs -q`` prints it.  See `fd_postproc.Receiver`.
+
+    Raises
+    ------
+    TypeError, ValueError, QueueError
+        As of `queue_key`; also if there is no such channel, or `key` is 0 or given beside an id or a path.
     """
+    if not isinstance(channel, str) or channel not in CHANNEL_PATHS:
+        raise ValueError(f"channel {shown(channel)} is not one of {', '.join(map(repr, CHANNEL_PATHS))}")
     if key is not None:
         if queue_id is not None or path is not None:
             raise ValueError("give a key, or a queue id and path, not both")

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import IO
 
-from ._core import CHANNELS
+from ._core import CHANNELS, Step, _frame_head, _Pieces, decode
 from .core.layout import GPU, Channel, Layout
 from .support.checks import kind_of, shown, whole_number
 
@@ -132,7 +132,8 @@ class RecordingWriter:
         A number is an open file descriptor, for instance of a pipe.  It is written to from its current
         position, and closed with the writer.
     channel : str, optional
-        Channel of the messages; None if it is unknown, or if several channels share the queue.
+        Channel of the messages; None if it is unknown, or if several channels share the queue.  If all are
+        compact frames of one channel, `close` notes that, in a regular file that was not opened to append.
     layout : Layout, optional
         Geometry of the sender's build.
     force : bool, optional
@@ -178,11 +179,10 @@ class RecordingWriter:
         self.file_bytes = 0
         self.channel, self.layout = channel, layout
         self._level = level
-        number = _UNKNOWN_CHANNEL if channel is None else CHANNELS.index(channel)
+        self._seen: set[Channel | None] = {channel} if channel is not None else set()
         # Stamps count on from here, so that they rise even if the wall clock is set.
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
-        created = self._now() if created_ns is None else created_ns
-        header = _HEADER.pack(_MAGIC, _VERSION, number, *astuple(layout), created, 0)[: -_CRC.size]
+        self._created = self._now() if created_ns is None else created_ns
         if isinstance(path, int):
             self._fd = path
         else:
@@ -196,14 +196,21 @@ class RecordingWriter:
             raise OSError(error.errno, error.strerror, self.path) from None
         self._can_seek = stat.S_ISREG(status.st_mode)
         self._has_name = status.st_nlink > 0  # a temporary file may have none
-        appends = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND  # a shell's >> begins at position 0
-        whence = os.SEEK_END if appends else os.SEEK_CUR
+        # A shell's >> begins at position 0.
+        self._appends = fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND
+        whence = os.SEEK_END if self._appends else os.SEEK_CUR
         self._start = os.lseek(self._fd, 0, whence) if self._can_seek else 0
         try:
-            self._append(header + _CRC.pack(_crc(header)))
+            self._append(self._header())
         except BaseException:
             self.close()
             raise
+
+    def _header(self) -> bytes:
+        number = _UNKNOWN_CHANNEL if self.channel is None else CHANNELS.index(self.channel)
+        fields = _MAGIC, _VERSION, number, *astuple(self.layout), self._created, 0
+        header = _HEADER.pack(*fields)[: -_CRC.size]
+        return header + _CRC.pack(_crc(header))
 
     def write(self, payload: bytes, mtype: int = 1, time_ns: int | None = None) -> None:
         """Append one message; on return the kernel has it, so that it survives the end of this process.
@@ -239,6 +246,8 @@ class RecordingWriter:
         self._append(fields + _CRC.pack(_crc(fields, stored)) + stored)
         self.messages += 1
         self.payload_bytes += len(payload)
+        if self.channel is None:
+            self._seen.add((_frame_head(payload, mtype) or (None,))[0])
 
     def is_removed(self) -> bool:
         """Whether somebody has removed the file since it was opened, so that it is lost when it is closed."""
@@ -267,6 +276,9 @@ class RecordingWriter:
             fd, self._fd = self._fd, -1
             try:
                 if self._can_seek:
+                    if self.channel is None and len(self._seen) == 1 and not self._appends:
+                        (self.channel,) = self._seen
+                        os.pwrite(fd, self._header(), self._start)
                     os.fsync(fd)
             finally:
                 os.close(fd)
@@ -305,6 +317,8 @@ class Recording:
     cut : str or None
         Set once an iteration has met an incomplete last record: what is missing.  A recorder that was killed
         leaves one; all messages before it are whole.
+    incomplete : int
+        Frames that never became whole in the last iteration of `steps`.
 
     Raises
     ------
@@ -323,6 +337,7 @@ class Recording:
             self.name = "standard input or an unnamed file" if isinstance(name, int) else str(name)
             self._file = source
         self.cut: str | None = None
+        self.incomplete = 0
         try:
             self._read_header()
         except BaseException:
@@ -382,6 +397,45 @@ class Recording:
         if mtype < 1:
             raise self._damaged(index, at, f"message type {mtype} is below 1")
         return Message(index, mtype, time_ns, self._unpacked(index, at, stored, size))
+
+    def steps(self, channel: Channel | None = None) -> Iterator[Step]:
+        """Decode the messages, and join frames that are in pieces.
+
+        Parameters
+        ----------
+        channel : str, optional
+            Of messages that do not say theirs, as compact frames do.  Default: the recording's.
+
+        Raises
+        ------
+        MalformedMessage
+            If a message is inconsistent.
+        ValueError
+            If a message's channel is not known: give one.
+        RecordingError
+            As an iteration does.
+        """
+        own = channel or self.channel
+        joined: dict[Channel, _Pieces] = {}
+        try:
+            for message in self:
+                head = _frame_head(message.payload, message.mtype)
+                of = (head and head[0]) or own
+                if of is None:
+                    raise ValueError(
+                        f"message {message.index} of {self.name} does not say its channel, nor does the "
+                        f"recording: give one of {', '.join(CHANNELS)}"
+                    )
+                if head is None:
+                    yield decode(message.payload, of, mtype=message.mtype, layout=self.layout)
+                    continue
+                if of not in joined:
+                    joined[of] = _Pieces(of, self.layout)
+                step = joined[of].add(message.payload)
+                if step is not None:
+                    yield step
+        finally:
+            self.incomplete = sum(pieces.incomplete for pieces in joined.values())
 
     def heads(self) -> Iterator[Head]:
         """The heads of the messages, without unpacking; checksums are not verified.

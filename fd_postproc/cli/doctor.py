@@ -27,7 +27,7 @@ from ..core.layout import GPU
 from ..support.checks import plural
 from .queue_io import QUEUE_HELP, queue_name
 from .streams import STANDARD
-from .terminal import CommandError, add_layout_option, console, positive_int
+from .terminal import CommandError, add_layout_option, console, positive_int, progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,8 +106,9 @@ def run(args: argparse.Namespace) -> int:
     from .. import doctor
 
     scope = _scope(args)
-    snapshot = doctor.take(scope)
-    findings = doctor.examine(scope, snapshot)
+    with progress("comparing FastDeploy's code with the known, which takes seconds" if scope.trial else ""):
+        snapshot = doctor.take(scope)
+        findings = doctor.examine(scope, snapshot)
     report_only = args.report == STANDARD
     if report_only and args.json:
         args.usage_error("--report - and --json both write to standard output")

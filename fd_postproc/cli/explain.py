@@ -1,8 +1,9 @@
 """Tell from a flight recorder's file what happened: to the service, or to one request.
 
 FILE is such a file, PID a process that has or had one; of several runs with that number, the one that runs or
-ended last, and the others are listed.  Without either it is the engine's that runs; where
-several run, they are listed, and a terminal asks which; where none does, it is the one's that ended last.
+ended last, and the others are listed.  Without either it is the engine's that runs; where several run,
+they are listed, each with what went wrong, and a terminal asks which; where none does, it is the one's that
+ended last.
 REQUEST is a request's id, as the client knows it from the answer; ID_1 is its second choice.  A file may be
 read while it is written, and after its process was killed; the file of the worker on the same queue is read
 along, if there is one.  Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender
@@ -13,7 +14,8 @@ records nothing.
 "damaged" (entries), "steps", "rates", "queue" (the last look at it), "slowest", "gaps", "latency" (seconds
 from the worker's call to the end of the step), "findings", and "request" if one was asked for.  A finding
 has "severity", "code" (stays the same when texts change), "seconds_ago", "time" and "text".
-"node" is the engine's role and rank ("prefill node, rank 1"; "" where there is one engine).
+"node" is the engine's role and rank ("prefill node, rank 1"; "" where there is one engine), "exit_began" the
+time of day at which its process began to end, or null.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +35,8 @@ from ..explain import story as stories
 from ..explain.findings import Finding, as_dict, findings, findings_of_worker
 from ..explain.story import story_of, told
 from ..explain.timeline import Picture, latencies
-from ..flight.codes import Kind
 from ..flight.files import SUFFIX, folders, listed, other_users, process_of, removed_files
-from ..flight.reading import Event, Flight, FlightError, now, read
+from ..flight.reading import Flight, FlightError, now, read
 from ..support.checks import plural
 from .queue_io import user_name
 from .tables import Grid, print_labels, print_table
@@ -127,7 +129,9 @@ def _asked(running: list[Flight], may_ask: bool) -> str:
     They are in the order of roles and ranks.
     """
     running = sorted(running, key=lambda head: head.node)
-    lines = "\n".join(f"  {number}  {_whose(head)}" for number, head in enumerate(running, 1))
+    lines = "\n".join(
+        f"  {number}  {_whose(head)}\n     {_overview(head)}" for number, head in enumerate(running, 1)
+    )
     listed = f"{len(running)} engines run here:\n{lines}"
     if not (may_ask and sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise CommandError(f"{listed}\nname one by its process: fd-postproc explain {running[0].pid}")
@@ -137,6 +141,19 @@ def _asked(running: list[Flight], may_ask: bool) -> str:
     if not (answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(running)):
         raise CommandError(f"{answer!r} is not a number from 1 to {len(running)}")
     return running[int(answer) - 1].name
+
+
+def _overview(head: Flight) -> str:
+    """How a running engine does, in a line."""
+    try:
+        picture = Picture(read(head.name), now())
+    except (FlightError, OSError) as error:
+        return f"cannot be read: {error}"
+    codes = Counter(one.code for one, _ in _all_findings(picture, _partner(picture.flight)))
+    wrong = ", ".join(code if count == 1 else f"{code} ({count} times)" for code, count in codes.items())
+    rates = picture.rates()
+    speed = f"{rates['tokens_per_second']:,.0f} tokens a second when it ran last; " if rates else ""
+    return speed + (wrong or "nothing went wrong")
 
 
 def _whose(head: Flight) -> str:
@@ -150,10 +167,11 @@ def _whose(head: Flight) -> str:
 
     began = head.began_ns / 1e9
     last = began + Picture(head, 0.0).last - head.began
-    state = ""
+    state, stop = "", Picture(head, 0.0).stop
     if head.writer is None:
-        is_orderly = any(isinstance(entry, Event) and entry.kind == Kind.CLOSED for entry in head.entries)
-        state = f", {'ended' if is_orderly else 'killed or crashed'} {when(last)}"
+        state = f", {'killed or crashed' if stop is None else 'ended'} {when(last)}"
+    elif stop is not None:
+        state = f", is ending since {when(began + stop - head.began)}"
     return f"{_named(head)}, queue {head.queue_id} ({head.channel}), began {when(began)}{state}"
 
 
@@ -282,11 +300,10 @@ def _explain(path: str, request: str | None, as_json: bool) -> None:
 
 def _print_head(screen: Console, picture: Picture) -> None:
     flight = picture.flight
-    state = "runs" if picture.is_alive else "has ended"
     span = _span(picture.end - picture.first)
 
     screen.print(
-        f"{_named(flight, f' ({state})')}, queue {flight.queue_id}, {flight.channel}, fd_postproc "
+        f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}, fd_postproc "
         f"{flight.version}: {span} up to {picture.clock(picture.end)}, {plural(len(picture.steps), 'step')}",
         style="bold",
     )
@@ -378,8 +395,9 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
     delays = _latencies(picture, worker)
     answer = {
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,
-        "node": flight.node, "alive": picture.is_alive, "channel": flight.channel,
-        "queue_id": flight.queue_id,
+        "node": flight.node, "alive": picture.is_alive,
+        "exit_began": None if picture.stop is None else picture.clock(picture.stop),
+        "channel": flight.channel, "queue_id": flight.queue_id,
         "began": picture.clock(flight.began), "seconds": round(picture.end - picture.first, 6),
         "overwritten": flight.overwritten, "damaged": flight.damaged,
         "steps": len(picture.steps), "rates": picture.rates(),
@@ -422,8 +440,7 @@ def _follow(path: str) -> int:
 
 def _live_lines(picture: Picture, worker: Flight | None) -> list[str]:
     flight, rates = picture.flight, picture.rates()
-    state = "runs" if picture.is_alive else "has ended"
-    lines = [f"{_named(flight, f' ({state})')}, queue {flight.queue_id}, {flight.channel}  "
+    lines = [f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}  "
              f"{picture.clock(picture.end)}"]  # fmt: skip
     if rates:
         ago = picture.end - picture.steps[-1].at

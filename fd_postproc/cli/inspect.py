@@ -1,7 +1,8 @@
 """Print a message in readable form: its header, its requests, their tokens and alternatives.
 
 From a queue the message is copied and stays there, if the kernel can do that; the queue's own state is
-printed, too.  A file is a recording or one raw payload.
+printed, too.  A file is a recording or one raw payload.  Of a compact frame in pieces each is a message: a
+recording's are joined, a queue's is named.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import time
 from typing import TYPE_CHECKING
 
 from .. import queues
-from .._core import CHANNELS, Step, _is_frame, _service_of, decode, peek
+from .._core import CHANNELS, Step, _frame_head, _is_frame, _Pieces, _service_of, decode, peek
 from ..core.layout import GPU, Channel, Layout
 from ..errors import MalformedMessage, QueueError
-from ..recording import MAX_PAYLOAD, Recording, is_recording
+from ..recording import MAX_PAYLOAD, Message, Recording, is_recording
 from ..support.checks import plural
 from ..support.process_stat import process_name
 from .guess import candidates, full_size_refusals
@@ -145,6 +146,8 @@ def _file(args: argparse.Namespace, screen: Console) -> int:
                 raise CommandError(f"{name} holds no message {args.index}{damage}")
             channel = args.channel or recording.channel
             layout = args.layout or recording.layout
+            if (joined := _joined(recording, message, layout)) is not None:
+                return _print_joined(args, screen, *joined)
             title = f"Message {args.index}, {_time(message.time_ns)}"
             return _message(args, screen, message.payload, message.mtype, channel, layout, title)
     if args.index:
@@ -158,6 +161,42 @@ def _file(args: argparse.Namespace, screen: Console) -> int:
         raise CommandError(f"{name} is compressed: gunzip it first")
     mtype = 2 if _is_frame(payload) else 1
     return _message(args, screen, payload, mtype, args.channel, args.layout, f"Payload {name}")
+
+
+def _joined(recording: Recording, piece: Message, layout: Layout) -> tuple[Step, list[Message]] | None:
+    """The step that a message is a piece of, and all its messages; None if there are not all."""
+    head = _frame_head(piece.payload, piece.mtype)
+    if head is None:
+        return None
+    channel, _, _, _, count, frame = head
+    if channel is None or count == 1:
+        return None
+    pieces, found = _Pieces(channel, layout), []
+    for message in recording:
+        other = _frame_head(message.payload, message.mtype)
+        if other is None or other[-1] != frame:
+            continue
+        found.append(message)
+        try:
+            step = pieces.add(message.payload)
+        except MalformedMessage:
+            return None
+        if step is None:
+            continue
+        if message.index >= piece.index:
+            return step, found
+        found.clear()  # the same frame again
+    return None
+
+
+def _print_joined(args: argparse.Namespace, screen: Console, step: Step, messages: list[Message]) -> int:
+    first, last = messages[0], messages[-1]
+    screen.print(f"A compact frame in {len(messages)} pieces, number {step.seq} of its sender.")
+    screen.print()
+    title = f"Messages {first.index} to {last.index}, {_time(last.time_ns)}"
+    size = sum(len(message.payload) for message in messages)
+    _print_step(args, screen, step, first.payload, size, first.mtype, title)
+    return 0
 
 
 def _print_recording(recording: Recording, screen: Console) -> None:
@@ -197,6 +236,15 @@ def _message(
 ) -> int:
 
     layout = layout or GPU
+    head = _frame_head(payload, mtype)
+    of, batch, cols, at, count, (_, seq) = head or (None, 0, 0, 0, 1, (0, 0))
+    if count > 1:
+        screen.print(
+            f"{title}: piece {at + 1} of {count} of a compact frame, number {seq} of its sender: channel "
+            f"{of or 'unknown'}, {plural(batch, 'request')}, {plural(cols, 'column')}, {len(payload):,} "
+            "bytes.  A Receiver joins the pieces; inspect does so of a recording that has all."
+        )
+        return 0
     if channel is not None:
         try:
             step = decode(payload, channel, mtype=mtype, layout=layout)
@@ -226,7 +274,7 @@ def _message(
         for refusal in full_size_refusals(payload, mtype, layout):
             screen.print(f"It has the length of a full {refusal.channel} message, too, but: {refusal}")
         screen.print()
-    _print_step(args, screen, step, payload, mtype, title)
+    _print_step(args, screen, step, payload, len(payload), mtype, title)
     return 0
 
 
@@ -241,11 +289,11 @@ def _no_channel(payload: bytes, mtype: int, layout: Layout) -> str:
 
 
 def _print_step(
-    args: argparse.Namespace, screen: Console, step: Step, payload: bytes, mtype: int, title: str
+    args: argparse.Namespace, screen: Console, step: Step, payload: bytes, size: int, mtype: int, title: str
 ) -> None:
     number = _service_of(payload, mtype)
     whose = [("service", f"{number:08x}")] if number else []
-    print_labels(screen, title, [*header_rows(step, len(payload), mtype), *whose])
+    print_labels(screen, title, [*header_rows(step, size, mtype), *whose])
     screen.print()
     rows = list(step_rows(step, args.top, args.rows))
     print_table(screen, "Requests", requests_table(rows, logprobs=step.scores is not None))

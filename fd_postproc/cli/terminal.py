@@ -43,6 +43,19 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Show what takes so long, until the end of the block; on stderr, and only if that is a terminal."""
+    if not text or not sys.stderr.isatty():
+        yield
+        return
+    print(f"fd-postproc: {text} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 def positive_int(text: str) -> int:
     return _whole(text, 1)
 

@@ -66,7 +66,8 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
         FastDeploy's may be shorter than a full message, as long as all that its header claims is there.
     channel : {"plain", "topk", "spec", "spec_topk"}
     mtype : int, optional
-        System V message type: 1 is FastDeploy's, 2 a whole compact frame.
+        System V message type: 1 is FastDeploy's, 2 a whole compact frame.  One in pieces is several messages:
+        a `Receiver` joins them, or ``Recording.steps()``.
     layout : Layout, optional
         Geometry of the sender's build.
 

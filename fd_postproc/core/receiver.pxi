@@ -67,8 +67,10 @@ cdef class Receiver:
     The queue is opened, or created with mode 0600 if there is none.  It outlives the Receiver, as System V
     queues do: unread messages wait for the next Receiver, until `remove`.
 
-    One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  Several Receivers run side
-    by side.  After a fork, parent and child may both keep using it, but each message reaches only one.
+    One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  A queue has one reader: each
+    message reaches only one of several Receivers, or of a parent and the child that it forked.  A step that
+    comes in pieces, as a compact frame above ``kernel.msgmax`` does, is lost then, which the first time is
+    logged as a warning of the logger ``fd_postproc``, and counted as incomplete (`stats`).
 
     Parameters
     ----------
@@ -132,6 +134,7 @@ cdef class Receiver:
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
     cdef fdw_fault fault     # or why it was refused
     cdef int64_t told[4]     # see _news
+    cdef bint warned         # whether an incomplete frame was logged
     cdef public bint _follows_sender  # for the plug-in: keep _last_sender, and when steps were received
     cdef public FlightRing _ring  # likewise: told of every step that is in hand from now on
     cdef public object _keeper    # likewise: called with every step
@@ -243,7 +246,8 @@ cdef class Receiver:
         if self.busy:
             raise ReceiverBusy(
                 f"this Receiver (queue msqid:{self.msqid}) is in use by another call; "
-                "one thread at a time may use it: make a second Receiver")
+                "one thread at a time may use it: let that thread receive all steps, and hand them on; a "
+                "second Receiver of the queue would take pieces of them")
         self.busy = True
         return 0
 
@@ -458,9 +462,13 @@ cdef class Receiver:
         cdef int64_t deadline = _deadline(timeout)
         self._enter()
         try:
-            if not self.held and self._next(deadline, False) < 0:
+            self.held = self.held or self._next(deadline, False) >= 0
+            if fdc_read(&self.frames.incomplete) > 0 and not self.warned:
+                self.warned = True
+                if not self._follows_sender:  # its owner reports all of them
+                    queues.log.warning("fd_postproc: %s: %s", self._where(), queues.INCOMPLETE)
+            if not self.held:
                 return None
-            self.held = True
             step = _gathered(&self.opened)
             self.held = False
             if self._follows_sender:

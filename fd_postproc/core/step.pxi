@@ -246,7 +246,9 @@ cdef class Step:
             Which weights of the model have made the step, up to 64 bytes of UTF-8.
         as_recorded : bool, optional
             Keep values that no model gives, as a recording may hold them: negative counts that are no codes
-            (-1, -3, -9), scores that are NaN or positive, ranks below 1, a stop flag of -2.
+            (-1, -3, -9), scores that are NaN or positive, ranks below 1, a stop flag of -2.  Scores of up
+            to 0.001 are kept in any case: the rounding of a softmax gives them (float16's step at 1 is
+            2**-10).
 
         Raises
         ------
@@ -266,16 +268,18 @@ cdef class Step:
             raise ValueError("ids has no column; column 0 is the sampled token")
         if fdw_has_logprobs(number):
             if scores is None or ranks is None:
-                raise ValueError(f"channel {channel!r} needs scores and ranks")
+                missing = "scores" if scores is None else "ranks"
+                raise ValueError(f"channel {channel!r} needs scores and ranks, and {missing} is None")
             scores_ = arrays.float32_array(scores, "scores", 2)
             if scores_.shape != ids_.shape:
-                raise ValueError(f"scores has shape {scores_.shape}, ids {ids_.shape}")
+                raise ValueError(f"scores has shape {scores_.shape}, ids {ids_.shape}: give each id a score")
             ranks_ = arrays.int32_array(ranks, "ranks", 1)
             if ranks_.shape[0] != rows:
                 raise ValueError(f"ranks has {ranks_.shape[0]} elements for {rows} rows")
         else:
             if scores is not None or ranks is not None:
-                raise ValueError(f"channel {channel!r} carries no scores or ranks")
+                raise ValueError(f"channel {channel!r} carries no scores or ranks: leave both out, or use "
+                                 "topk or spec_topk")
             if cols != 1:
                 raise ValueError(f"channel {channel!r} carries 1 column, not {cols}")
             scores_ = ranks_ = None
@@ -310,6 +314,11 @@ cdef class Step:
             PyBytes_FromStringAndSize(<char *>b.ranks, 4 * self.raw.rows) if b.ranks != NULL else b"",
             self.raw.seq, self.extra,
         )
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError(
+            "a Step is no array but several: give NumPy one of its counts, offsets, ids, scores and ranks, "
+            "as in np.asarray(step.ids)")
 
     def __eq__(self, other):
         """Same channel, flags, counts, ids, scores (NaN equals NaN), ranks and sections; dialect and seq may

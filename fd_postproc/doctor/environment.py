@@ -34,6 +34,11 @@ from .plugins import check_plugins
 _KNOWN = ", ".join(name for name in VARIABLES if name.startswith(PREFIX))
 # A variable, and the one that turns off what it is about.
 _NEEDED = (FLIGHT_TOKENS, FLIGHT), (STREAM_INTERVAL, API)
+# Settings of FastDeploy's with which a stream interval does nothing (`engine.lifecycle`, `api.text`).
+_NEVER_JOINED = (
+    *("ZMQ_SEND_BATCH_DATA=0", "FD_ENABLE_INTERNAL_ADAPTER=1", "FD_USE_HF_TOKENIZER=1"),
+    "FD_ENABLE_RETURN_TEXT=1",
+)
 # A file that FastDeploy has and the unrelated projects of similar names do not.
 FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
 
@@ -68,6 +73,12 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
         seen = f"it has no effect: {needed}={needed.text} turns off what it needs"
         remedy = (f"unset one of the two: {variable}={variable.text}, {needed}={needed.text}",)
         found.append(Finding("warning", "environment", "variable-idle", str(variable), seen, remedy))
+    interval = STREAM_INTERVAL
+    if not interval.complaint and interval.value != interval.of(None):
+        for setting in filter(_is_set, _NEVER_JOINED):
+            seen = f"it has no effect: with {setting} no results are joined"
+            remedy = (f"unset one of the two: {interval}={interval.text}, {setting}",)
+            found.append(Finding("warning", "environment", "variable-idle", str(interval), seen, remedy))
     if os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1":
         seen = (
             "FastDeploy uses ZeroMQ, as it does by itself for every pooling model: nothing arrives on any of "
@@ -98,6 +109,11 @@ def _check_temporary_folder() -> list[Finding]:
         remedy = ("TMPDIR=/dev/shm, or another folder that the service's user may write to",)
         return [Finding("warning", "environment", "no-temporary-folder", "temporary folder", seen, remedy)]
     return []
+
+
+def _is_set(setting: str) -> bool:
+    name, _, value = setting.partition("=")
+    return os.environ.get(name) == value
 
 
 def _check_flight_folder() -> list[Finding]:

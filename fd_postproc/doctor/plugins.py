@@ -72,6 +72,8 @@ def _matches(allowed: str | None) -> str:
     for name in allowed.split(","):
         if name in known:
             parts.append(f"{name!r} is installed")
+        elif name.strip() in known:
+            parts.append(f"{name!r} has a space that does not belong to the name, {name.strip()!r}")
         elif _is_nearly_ours(name):
             parts.append(f"{name!r} is not the name of a plug-in, {NAME!r} is")
         else:
@@ -87,7 +89,7 @@ def _unknown(allowed: str | None) -> list[Finding]:
         return []
     seen = f"{_matches(allowed)}: FastDeploy passes over unknown names without a word"
     data: dict[str, object] = {"FD_PLUGINS": allowed, "unknown": unknown}
-    known = ",".join(name for name in names if name not in unknown)
+    known = ",".join(name.strip() for name in names if name.strip() in _installed_names())
     step = f"correct the name, or remove it: FD_PLUGINS={_better(known)}"
     return [_finding("FD_PLUGINS", data, "warning", "plugin-unknown", seen, step)]
 

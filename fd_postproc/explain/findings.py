@@ -23,6 +23,8 @@ from .timeline import Picture
 ERROR, WARNING, INFO = "error", "warning", "info"
 
 BUSY = "busy"  # of `health.liveness`: no fault, but work of the worker
+_GONE_S = 1.5  # seconds before the engine's exit; an idle worker that has been gone so long was not stopped
+_GONE = "", "Z"  # states of a process that is gone, or dead
 _NEAR_S = 10.0  # seconds from what the health says to a finding of the same fault
 
 _FRAMES = {
@@ -80,7 +82,7 @@ def findings_of_worker(worker: Picture, engine: Picture, of_engine: list[Finding
     FastDeploy's stop ends its workers by a signal, so that they write no last entry.  That is no fault where
     the engine wrote one, and had missed no worker before.
     """
-    is_stop = bool(engine.of(Kind.CLOSED)) and all(one.code != "worker" for one in of_engine)
+    is_stop = engine.stop is not None and all(one.code != "worker" for one in of_engine)
     return [one for one in findings(worker) if not (is_stop and one.code == "worker")]
 
 
@@ -107,7 +109,7 @@ def _process(p: Picture) -> Iterator[Finding]:
         else:
             text = f"a message has waited to be sent for {lasted}: the queue is full, or the op is stuck"
             yield Finding(ERROR, "queue-full", busy, text)
-    elif not p.of(Kind.CLOSED):
+    elif p.stop is None:
         text = (
             f"process {p.flight.pid} ended without a last entry: it was killed (SIGKILL, for lack of memory?)"
         )
@@ -165,7 +167,7 @@ def _queue(p: Picture) -> Iterator[Finding]:
 
 def _sender(p: Picture) -> Iterator[Finding]:
     """Judge the process that sends, by the last look at the queue."""
-    if not p.queues or not p.queues[-1].running:
+    if not p.queues:
         return
     look = p.queues[-1]
     came = [*(step.at for step in p.steps[-1:]), *(event.at for event in p.of(Kind.REFUSED))]
@@ -173,10 +175,21 @@ def _sender(p: Picture) -> Iterator[Finding]:
     sender = f"process {look.last_sender}, which sent the last step,"
     at_work = f"{plural(look.running, 'request')} run{'s' * (look.running == 1)}"
     known = look.last_sender and look in p.looks_of_this_run
-    if known and look.state in ("", "Z") and since <= look.at:
-        still = takewhile(lambda one: one.last_sender == look.last_sender and one.state in ("", "Z")
+    nothing_came = not p.steps and not p.flight.overwritten
+    if nothing_came and look.state in _GONE and any(one.state not in _GONE for one in p.queues):
+        known, sender = True, "the worker's process, which has sent nothing,"
+    if known and look.state in _GONE and since <= look.at:
+        still = takewhile(lambda one: one.last_sender == look.last_sender and one.state in _GONE
                           and one.at >= since, reversed(p.queues))  # fmt: skip
-        yield Finding(ERROR, "worker", min(one.at for one in still), f"{sender} is gone while {at_work}")
+        at = min(one.at for one in still)
+        if look.running or p.stop is None or p.stop - at >= _GONE_S:
+            text = f"{sender} is gone while {at_work if look.running else 'no request runs'}"
+            yield Finding(ERROR, "worker", at, text)
+        else:  # FastDeploy's own stop ends workers later
+            text = f"{sender} was gone when the engine's exit began: killed, or by a signal to both"
+            yield Finding(WARNING, "worker", at, text)
+        return
+    if not look.running:
         return
     if look.messages or p.flight.busy_since is not None or _is_absent(p):
         return  # the engine has not read, does nothing, or has not looked

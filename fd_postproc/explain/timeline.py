@@ -79,6 +79,18 @@ class Picture:
         """The end of the known time: now, or the death of the process."""
         return max(self.now, self.last) if self.is_alive else self.last
 
+    @cached_property
+    def stop(self) -> float | None:
+        """When the process's exit began, or its recorder was ended; None if neither is recorded."""
+        return next((event.at for event in self.of(Kind.CLOSED)), None)
+
+    @property
+    def state(self) -> str:
+        """Whether the process runs, is ending or has ended, for a person."""
+        if not self.is_alive:
+            return "has ended"
+        return "runs" if self.stop is None else f"is ending since {self.clock(self.stop)}"
+
     def clock(self, at: float) -> str:
         """The local time of day."""
         try:
@@ -132,7 +144,7 @@ class Picture:
         if not self.queues:
             return []
         ends = [event.at for event in self.of(Kind.UNHEALTHY) if event.text.startswith("thread:")]
-        ends += [event.at for event in self.of(Kind.CLOSED)]
+        ends += [] if self.stop is None else [self.stop]
         first, last = self.queues[0].at, min(ends, default=float("inf"))
         times = [entry.at for entry in self.flight.entries if first <= entry.at <= last]
         if self.is_alive and not ends:

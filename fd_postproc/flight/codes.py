@@ -67,7 +67,7 @@ class Kind(IntEnum):
     SENT = 32  # a message: number, ns that it took, batch, 1 for a draft's; slot: the op
     SEND_FAILED = 33  # number; text
 
-    CLOSED = 40  # the recorder ended in good order
+    CLOSED = 40  # the recorder ended in good order, or the process's exit has begun
 
 
 class End(IntEnum):

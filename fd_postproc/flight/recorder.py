@@ -32,7 +32,7 @@ class Recorder:
         self.keeps_frames = ring is not None and is_on(FLIGHT_TOKENS)
         self._seats: dict[int, str] = {}  # by slot, the request that was last seen there
         self._ended: set[tuple[int, str]] = set()  # of those, the ones whose end was recorded
-        self._close: Any = None
+        self._ends: tuple[Any, ...] = ()
 
     @classmethod
     def begin(
@@ -59,7 +59,10 @@ class Recorder:
             return cls()
         ring = FlightRing(made.memory)
         recorder = cls(ring, made.path)
-        recorder._close = weakref.finalize(recorder, _close, ring, made.descriptor, os.getpid())
+        # At exit the file stays open, and says by its lock that the process is there, until that has ended.
+        unlock = weakref.finalize(recorder, _unlock, made.descriptor, os.getpid())
+        unlock.atexit = False
+        recorder._ends = weakref.finalize(recorder, _close, ring, os.getpid()), unlock
         log.info(f"fd_postproc: flight recorder: {made.path} ('fd-postproc explain {os.getpid()}' reads it)")
         return recorder
 
@@ -67,7 +70,8 @@ class Recorder:
         """Record the end of the process."""
         if self.ring is not None:
             self.ring, self.keeps_frames = None, False
-            self._close()
+            for end in self._ends:
+                end()
 
     # ---- what happens ------------------------------------------------------------------------------
 
@@ -175,8 +179,12 @@ def _state_of(pid: int) -> tuple[int, int]:
         return 0, 0
 
 
-def _close(ring: FlightRing, descriptor: int, pid: int) -> None:
+def _close(ring: FlightRing, pid: int) -> None:
     if os.getpid() == pid:  # a child's end is not the process's
         ring.event(Kind.CLOSED)
         ring.busy(False)
+
+
+def _unlock(descriptor: int, pid: int) -> None:
+    if os.getpid() == pid:
         files.close(descriptor)

@@ -1,6 +1,6 @@
 # The C declarations of wire.h, gate.h, block.h, gather.h and write.h that Cython code uses; the comments
 # are there.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "fd_postproc/headers/wire.h" nogil:
     ctypedef struct fdw_layout:
@@ -95,6 +95,19 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
                  fdw_fault *fault)
     int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
                        int verify, fdw_fault *fault)
+    enum:
+        FDW_VERSION
+
+    ctypedef struct fdw_frame_header:
+        uint8_t version
+        uint8_t channel
+        int32_t batch
+        int32_t cols
+        uint64_t seq
+        uint64_t sender
+        uint16_t fragment
+        uint16_t fragments
+
     bint fdw_is_frame(const void *data, int64_t size)
     uint32_t fdw_service_in(const void *data, int64_t size)
     int fdw_open_streamed(fdw_message *m, int channel, int32_t max_draft, const void *data, int64_t size,

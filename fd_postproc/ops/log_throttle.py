@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from .._core import Receiver, _last_sender_of
 from ..core.layout import Channel
+from ..queues import INCOMPLETE
 from ..support.process_stat import process_name
 
 SUMMARY_S = 10.0  # seconds between two summaries
@@ -91,10 +92,7 @@ def last_sender_text(msqid: int) -> str:
 
 def incomplete_text(msqid: int, channel: Channel) -> str:
     """The log line for a compact frame that was never completed."""
-    return (
-        f"queue msqid:{msqid} ({channel}): a frame in pieces was never completed; its sender died or gave "
-        f"up, or somebody begins frames and does not finish them; {last_sender_text(msqid)}"
-    )
+    return f"queue msqid:{msqid} ({channel}): {INCOMPLETE}; {last_sender_text(msqid)}"
 
 
 _TROUBLES = {

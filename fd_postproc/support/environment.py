@@ -181,8 +181,10 @@ def _peer(text: str) -> bool:
     words = text.split(",")
     if text and COMPACT not in words:
         raise ValueError(
-            f"does not name {COMPACT}, without which nothing else is used; known: "
-            f"{', '.join((COMPACT, STREAMS, DRAFTS))}, {SERVICE}NUMBER, separated by commas without spaces"
+            f"does not name {COMPACT}, without which nothing else is used.  Its words, separated by commas "
+            f"without spaces, say what the reader takes: {COMPACT}, compact frames in the queue; {STREAMS}, "
+            f"those through FastDeploy's ZeroMQ socket; {DRAFTS}, also of speculative decoding; "
+            f"{SERVICE}NUMBER, whose they are"
         )
     for word in words:
         if word.startswith(SERVICE) and not re.fullmatch(_SERVICE_WORD, word):

@@ -17,6 +17,7 @@ from typing import Any
 try:
     from . import (
         cases,
+        ends,
         faults,
         measure,
         pair_faults,
@@ -183,7 +184,7 @@ def _faults(arguments: argparse.Namespace, folder: Path) -> int:
     return 1 if failed else 0
 
 
-PARTS = {"reading": reading, "pauses": pauses}
+PARTS = {"reading": reading, "pauses": pauses, "ends": ends}
 
 
 def _rows(arguments: argparse.Namespace, folder: Path, part: str) -> int:
@@ -352,7 +353,7 @@ def _parser() -> argparse.ArgumentParser:
     wrong.add_argument(
         "--only",
         choices=("limits", *PARTS),
-        help="limits and restarts, API processes, or pauses that end nothing",
+        help="limits and restarts, API processes, pauses that end nothing, or how an engine ends",
     )
     wrong.add_argument("--side", choices=("both", "on", "off"), default="both", help="plug-in; not of limits")
     wrong.add_argument("--row", nargs="+", metavar="WORDS", help="rows with these words; not of limits")

@@ -56,13 +56,17 @@ def test_the_newest_engines(run, recorder):
 
 
 @contextlib.contextmanager
-def running(queue_id, request, node=""):
+def running(queue_id, request, node="", exits=False, fault=None):
     """An engine of another process, which runs until the block ends; its pid."""
     told, order = os.pipe(), os.pipe()
 
     def engine():
         recorder = Recorder.begin("engine", "topk", queue_id, LOG, size=1 << 16, node=node)
         recorder.began(3, request, 70, 1.5)
+        if fault:
+            recorder.event(Kind.SEND_FAILED, text="too big")
+        if exits:  # its finalizers have run, and another one hangs
+            recorder._ends[0]()
         os.write(told[1], b"begun")
         os.read(order[0], 1)
         del recorder
@@ -120,6 +124,15 @@ def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
         with at_terminal("explain", "--json", env=os.environ) as (leader, status):
             assert "which one" not in all_from(leader).decode()  # the answer is for a program
             assert status() == 1
+
+
+@pytest.mark.realtime
+def test_of_several_that_run_each_line_says_what_went_wrong(run, folder):
+    with running(8002, "chat-1", fault="send-failed"), running(8003, "chat-2"):
+        err = flat(run("explain")[2])
+        assert "queue 8002 (topk), began 2" in err
+        assert err.count("nothing went wrong") == 1
+        assert err.count(" send-failed ") == 1
 
 
 def test_role_and_rank_where_there_are_several(run, folder):
@@ -262,6 +275,16 @@ def test_a_process_that_was_killed(run, folder):
     assert "killed" in out
     assert "in the middle of a step" in flat(out)
     assert "It has no end" in run("explain", "a")[1]
+
+
+def test_a_process_whose_exit_hangs_is_not_said_to_have_ended(run, folder):
+    with running(1, "a", exits=True) as process:
+        _, out, err = run("explain")
+        assert f"engine {process} (is ending since " in out
+        assert ", is ending since 2" in err
+        assert "has ended" not in out
+        found = json.loads(run("explain", "--json")[1])
+        assert (found["alive"], bool(found["exit_began"])) == (True, True)
 
 
 def test_a_live_picture_grows_with_its_file(run, folder, monkeypatch):

@@ -14,9 +14,12 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli.guess import candidates
 from fd_postproc.cli.tables import Grid, fitting
-from fd_postproc.recording import Recording
+from fd_postproc.recording import Recording, RecordingWriter
+from tests import reference
 from tests.lib.commands import SHIPPED, flat, key_of
+from tests.lib.random_steps import random_step
 from tests.lib.rows import each
+from tests.reference import ReferenceStep
 
 
 def test_inspect_leaves_the_message_and_shows_the_queue(run, queue, goldens):
@@ -113,6 +116,33 @@ def test_a_recording_that_is_cut_short_says_so(run, tmp_path):
         whole = sum(1 for _ in recording)
     status, _, err = run("inspect", cut, "--index", str(whole))
     assert (status, "cut short" in err) == (1, True)
+
+
+def test_a_frame_in_pieces(run, queue, tmp_path):
+    """A recording's are joined, whichever piece is named; a queue's, and one without the others, is named."""
+    step = random_step("spec_topk", 1, batch=40, cols=3, accepted=2)
+    pieces = reference.split(reference.encode_frame(ReferenceStep.from_step(step), seq=8), 400)
+    count, path = len(pieces), tmp_path / "a.fdrec"
+    assert count > 3
+    with RecordingWriter(path) as recording:
+        for piece in (*pieces, fp.encode(step, "compact"), *pieces):
+            recording.write(piece, 2)
+    for index in 0, count - 1, count + 2:
+        status, out, err = run("inspect", path, "--index", index)
+        first = 0 if index < count else count + 1
+        assert (status, err) == (0, "")
+        assert f"Messages {first} to {first + count - 1}, " in out
+        assert f"A compact frame in {count} pieces, number 8 of its sender." in out
+        assert "3 (from the header)" in out
+        assert str(step.token_ids(0)[0]) in out
+    with RecordingWriter(path, force=True) as recording:
+        recording.write(pieces[1], 2)
+    queue.send(pieces[1], type=2)
+    named = f"piece 2 of {count} of a compact frame, number 8 of its sender: channel spec_topk, 40 requests, "
+    for source, more in (path, []), (key_of(queue), []), (key_of(queue), ["--channel", "topk"]):
+        status, out, _ = run("inspect", source, *more)
+        assert status == 0
+        assert f"{named}3 columns" in flat(out)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Commands where something is short, missing or odd: they work, or one line says cause, limit and remedy."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -44,6 +45,18 @@ SURROUNDINGS = {
     "unreadable switches": ["env", "FD_POSTPROC_DISABLE=perhaps", "FD_POSTPROC_FLIGHT_TOKENS=perhaps"],
     "an unreadable number": ["env", "FD_POSTPROC_LOG_STATS=perhaps", "FD_POSTPROC_FLIGHT=perhaps"],
 }
+
+
+@each("command", [[FD_POSTPROC], [sys.executable, "-m", "fd_postproc"]])
+def test_an_interrupt_during_imports_has_no_traceback(command, tmp_path):
+    (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [*command, "doctor"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 QUICK = [("no /proc", "demo"), ("a read-only root", "explain")]
 PAIRS = [(name, command) for k, name in enumerate(SURROUNDINGS) for command in [*COMMANDS][k % 5 :: 4]]
 

@@ -167,6 +167,17 @@ def test_open_frames_are_counted_until_they_are_whole(queue_key):
     assert got == step
 
 
+def test_two_readers_of_one_queue_are_the_likely_cause_of_what_is_incomplete(line, caplog):
+    """Each takes a piece in turn; the first loss of a Receiver is in the log, with its cause."""
+    other = fp.Receiver(CHANNEL, key=line.queue.key, layout=SMALL)
+    for number in range(8):
+        for at, part in enumerate(Frame(1, number, 6).parts):
+            line.queue.send(part, type=2)
+            assert (line.receiver, other)[at % 3 == 1].receive(0) is None
+    assert [one.stats["incomplete"] for one in (line.receiver, other)] == [8, 8]
+    assert caplog.text.count("most likely another reader of the queue") == 2
+
+
 ROOM = """
 import sys
 import sysv_ipc

@@ -70,6 +70,9 @@ def test_every_channel_has_fastdeploys_path():
         "spec_topk": "/dev/shm",
     }
     assert queues.locate("topk", 7) == queues.queue_key(7, "/dev/shm")
+    for arguments in {"queue_id": 7}, {"key": 5}:
+        with pytest.raises(ValueError, match="channel 'topkk' is not one of 'plain', 'topk', 'spec'"):
+            queues.locate("topkk", **arguments)
     assert queues.locate("spec", 7) == queues.queue_key(7, ".")
     assert queues.locate("spec", 7, path="/dev/shm", ftok="libc") == queues.queue_key(7, "/dev/shm", "libc")
 

@@ -14,7 +14,10 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc.recording import MAX_PAYLOAD, Recording, RecordingError, RecordingWriter
+from tests import reference
+from tests.lib.random_steps import random_step
 from tests.lib.rows import each
+from tests.reference import ReferenceStep
 
 HEADER, RECORD = 40, 28
 MESSAGES = [(b"", 1, 5), (b"abc" * 400, 1, 6), (random.Random(7).randbytes(300), (3 << 32) + 1, 1 << 62)]
@@ -236,3 +239,53 @@ def test_a_full_disk_loses_nothing_that_came_before(path, before, at_the_end):
     path.write_bytes(whole.removeprefix(before))
     assert [message[0] for message in contents(path)[0]] == [b"first", b"last"]
     assert contents(path)[1] is None
+
+
+# ---- Steps -----------------------------------------------------------------------------------------------
+
+
+def in_pieces(number, pieces=5, channel="spec_topk", sender=9):
+    """A step, and the messages of its frame."""
+    step = random_step(channel, number, batch=20, cols=3, accepted=1)
+    whole = reference.encode_frame(ReferenceStep.from_step(step), seq=number, sender=sender)
+    return step, reference.split(whole, 64 - (64 - len(whole)) // pieces)
+
+
+def test_steps_of_a_recording_are_joined_on_their_own_channels(path):
+    """Of two senders that alternate, a whole frame and a stock message; what lacks a piece is counted."""
+    (one, first), (two, second) = in_pieces(1, sender=1), in_pieces(2, channel="topk", sender=2)
+    third = in_pieces(3, sender=1)[1]
+    plain = fp.Step.from_arrays("plain", [1], [[7]])
+    with RecordingWriter(path) as recording:
+        for pair in zip(first, second, strict=True):
+            for message in pair:
+                recording.write(message, 2)
+        recording.write(fp.encode(plain, "compact"), 2)
+        for message in third[:-1]:
+            recording.write(message, 2)
+        recording.write(fp.encode(plain), 1)
+    with Recording(path) as recording:
+        assert recording.channel is None
+        assert list(recording.steps("plain")) == [one, two, plain, plain]
+        assert recording.incomplete == 1
+        with pytest.raises(ValueError, match=r"message 15 of .* does not say its channel"):
+            list(recording.steps())
+
+
+def test_a_channel_that_all_frames_say_is_the_recordings(path, tmp_path):
+    step, pieces = in_pieces(1)
+    with RecordingWriter(path, layout=fp.Layout(128, 20, 6)) as recording:
+        for message in pieces:
+            recording.write(message, 2)
+    with Recording(path) as recording:
+        assert (recording.channel, recording.layout) == ("spec_topk", fp.Layout(128, 20, 6))
+        assert list(recording.steps()) == [step]
+    with pytest.raises(fp.MalformedMessage, match=r"split into \d, .* Recording.steps\(\) those of a rec"):
+        fp.decode(pieces[0], "spec_topk", mtype=2)
+    for flags, channel in (os.O_APPEND, None), (0, "spec_topk"):  # appending, nothing is written over
+        file = os.open(tmp_path / str(flags), os.O_RDWR | os.O_CREAT | flags, 0o600)
+        with RecordingWriter(file) as recording:
+            recording.write(pieces[0], 2)
+        with Recording(tmp_path / str(flags)) as recording:
+            assert recording.channel == channel
+            assert [message.payload for message in recording] == pieces[:1]

@@ -143,6 +143,23 @@ def test_logprobs_are_no_array(step, make):
     assert np.asarray(step.logprobs(0).logprobs).shape == (2, 3)
 
 
+@each("make", [np.asarray, np.array, lambda one: np.asarray(one, dtype=object)])
+def test_a_step_is_no_array(step, make):
+    with pytest.raises(TypeError, match=r"give NumPy one of its counts, .* np\.asarray\(step\.ids\)"):
+        make(step)
+
+
+@each("dtype", [np.float32, np.float16])
+def test_the_rounding_of_a_softmax_is_no_impossible_score(dtype):
+    """The logarithm of the least number above 1, of which a probability in float32 or float16 may consist."""
+    score = float(np.log(np.float64(np.nextafter(dtype(1), dtype(2)))))
+    assert 1e-7 < score < 1e-3
+    step = fp.Step.from_arrays("topk", [1], [[5]], [[score]], [1])
+    assert np.asarray(step.scores)[0, 0] == np.float32(score)
+    with pytest.raises(ValueError, match=r"is 0.0078125: a log-probability is at most 0, or 0.001"):
+        fp.Step.from_arrays("topk", [1], [[5]], [[2**-7]], [1])
+
+
 IMPOSSIBLE = [
     ({"scores": [[-0.5, 0.25]]}, r"scores\[0, 1\] is 0.25: a log-probability is at most 0"),
     ({"scores": [[NAN, -1.0]]}, r"scores\[0, 0\] is nan"),

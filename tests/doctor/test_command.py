@@ -64,6 +64,7 @@ def test_a_narrow_terminal_loses_nothing(queue, run, monkeypatch, columns):
         seen = all_from(leader).decode()
         assert status() == 1
     assert "error" in seen
+    assert "fd-postproc: comparing FastDeploy's code with the known" in seen  # and nothing where nobody looks
     assert "is valid under none" in " ".join(seen.split())
     assert "Traceback" not in seen
 

@@ -80,6 +80,18 @@ def test_a_variable_without_effect(monkeypatch, name, value, needed):
     assert needed is None or (found.subject == name and needed in found.seen)
 
 
+@each("setting, idle", [
+    ("ZMQ_SEND_BATCH_DATA=0", True), ("FD_ENABLE_INTERNAL_ADAPTER=1", True), ("FD_USE_HF_TOKENIZER=1", True),
+    ("FD_ENABLE_RETURN_TEXT=1", True), ("ZMQ_SEND_BATCH_DATA=1", False),
+])  # fmt: skip
+def test_a_stream_interval_beside_settings_with_which_nothing_is_joined(monkeypatch, setting, idle):
+    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
+    monkeypatch.setenv(*setting.split("="))
+    (found,) = check_environment()
+    assert found.code == ("variable-idle" if idle else "environment")
+    assert not idle or setting in found.seen
+
+
 @each(
     ("kind", "fault"),
     [
@@ -230,7 +242,7 @@ def test_names_beside_ours_that_are_no_plug_in(site, monkeypatch):
         ("fd_postproc,another", None, None),
         ("anther", None, None),  # the sides say it
         ("fd_postproc,anther", ["anther"], "FD_PLUGINS=fd_postproc"),
-        ("fd_postproc, another", [" another"], "FD_PLUGINS=fd_postproc"),
+        ("fd_postproc, another", [" another"], "FD_PLUGINS=another,fd_postproc"),
     ):
         monkeypatch.setenv("FD_PLUGINS", names)
         found = [one for one in check_fastdeploy() if one.code == "plugin-unknown"]

@@ -85,7 +85,7 @@ class Lifecycle:
     def _watch_health(self) -> None:
         """Start the health watchdog."""
         self.watch = HealthWatch(self.host, self.watch_period)
-        weakref.finalize(self.host, self.watch.end)
+        weakref.finalize(self.host, self.watch.end).atexit = False  # it watches the exit, too
         self.watch.begin()
 
     def _begin_recording(self) -> None:

@@ -6,6 +6,8 @@ Rounds, looks and time are the test's own; the last section has real threads, an
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -15,14 +17,17 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import queues
+from fd_postproc.explain.findings import findings
+from fd_postproc.explain.timeline import Picture
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
 from fd_postproc.fastdeploy.engine.processor import health_check as check
 from fd_postproc.fastdeploy.engine.processor import recording
-from fd_postproc.flight import reading
+from fd_postproc.fastdeploy.gauges import export
+from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
 from fd_postproc.support.environment import service_number
-from tests.lib.children import forked, in_a_child
+from tests.lib.children import forked, in_a_child, python
 from tests.lib.fakes import Clock
 from tests.lib.rig import Rig
 from tests.lib.rows import each
@@ -287,17 +292,70 @@ def test_a_step_that_other_code_has_in_hand_counts(watched):
 
 
 def test_nothing_is_wrong_while_a_step_is_in_hand_or_nobody_waits(watched, monkeypatch):
-    """Nobody reads what the worker sends, or wants it: neither a silence nor that it is gone."""
+    """Nobody reads what the worker sends, or wants it: no silence.  That it is gone is a fault, 2 s later."""
     one = watched()
     in_hand(one, None)
     assert one.after(4.5) is None
     one.processor.parts.loop.in_hand_since = None
     assert one.after(1) == "silent"
     one.rig.manager.tasks_list[:2] = None, None
-    monkeypatch.setattr(check, "_state_of", lambda pid: "")
     assert one.after(30) is None
+    real = check._state_of
+    monkeypatch.setattr(check, "_state_of", lambda pid: "")
+    assert one.after(2) is None
     one.rig.manager.tasks_list[0] = one.rig.requests["a"]
     assert one.after(0.5) == "worker"
+    one.rig.manager.tasks_list[0] = None  # its client has gone
+    assert one.after(0.5) == "worker"
+    monkeypatch.setattr(check, "_state_of", real)
+    assert one.after(0.5) is None
+    monkeypatch.setattr(check, "_state_of", lambda pid: "")
+    assert (one.after(2), one.after(0.5)) == (None, "worker")
+    assert gauge("worker") == 1
+
+
+def test_a_worker_that_dies_before_its_first_message(watched, monkeypatch):
+    """FastDeploy's server knows the process by which it has started its workers."""
+    one = watched()
+    monkeypatch.setattr(one.processor.parts.queue, "receiver", None)
+    one.rig.manager.tasks_list[:2] = None, None
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        server = SimpleNamespace(worker_proc=process)
+        monkeypatch.setattr(sys.modules["__main__"], "llm_engine", server, raising=False)
+        assert one.after(30) is None
+    finally:
+        process.kill()
+        process.wait()
+    assert (one.after(2), one.after(0.5)) == (None, "worker")
+
+
+def test_a_process_that_hangs_in_its_exit_is_not_healthy(watched, log):
+    """A stop whose last callback does not return; a child's exit is not its parent's."""
+    one = watched()
+    export("active", "side", "engine", True)
+
+    def child():
+        one.watch.process_ends()
+        assert active() is None
+
+    in_a_child(child)
+    one.rig.manager.tasks_list[:2] = None, None
+    one.after(30)
+    assert (gauge("engine"), active()) == (None, 1)
+    one.watch.process_ends()
+    one.after(4.5)
+    assert (gauge("engine"), active()) == (None, 0)
+    one.after(1)
+    assert gauge("engine") == 1
+    assert f"unhealthy (engine): FastDeploy's stop began 5.0 s ago, and process {os.getpid()}" in log.text
+    _export("engine", False)
+
+
+def active():
+    from prometheus_client import REGISTRY
+
+    return REGISTRY.get_sample_value("fd_postproc_active", {"side": "engine"})
 
 
 @each("given, seconds, reason", [("off", 60, None), ("soon", 3, None), ("soon", 5, "silent")])
@@ -447,3 +505,38 @@ def test_what_a_real_worker_does_meanwhile(looking_often, monkeypatch, log):
             os.kill(worker, signal.SIGKILL)
             os.waitpid(worker, 0)
         os.close(orders), os.close(ends)
+
+
+HANGS = """
+import atexit, os, sys
+from tests.lib.waiting import until
+
+def hang():  # older than FastDeploy's finalizers: after them
+    from prometheus_client import REGISTRY
+    until(lambda: REGISTRY.get_sample_value("fd_postproc_unhealthy", {"reason": "engine"}) == 1)
+    assert REGISTRY.get_sample_value("fd_postproc_active", {"side": "engine"}) == 0
+    print("hangs", flush=True)
+    sys.stdin.read()
+
+atexit.register(hang)
+from fd_postproc.fastdeploy.engine.health import watch
+from tests.lib.rig import Rig
+watch._ENDING_S = 0.2
+rig = Rig("plain", ["a"])
+rig.processor.parts.lifecycle.watch_period = 0.05
+rig.start()
+"""
+
+
+def test_an_exit_that_hangs_in_a_real_process(ops_queue, tmp_path, monkeypatch):
+    """The threads that look outlive the main thread's code; the file is in use until the process is gone."""
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(python(HANGS), **pipes) as process:
+        until(lambda: process.stdout.readline() in ("hangs\n", ""))
+        (path,) = files.listed()
+        picture = Picture(reading.read(path), reading.now())
+        process.stdin.close()
+    assert process.returncode == 0
+    assert picture.state.startswith("is ending since ")
+    assert [one.code for one in findings(picture)][-1:] == ["engine"]

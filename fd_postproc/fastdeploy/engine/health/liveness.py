@@ -15,13 +15,17 @@ from ....support.patience import LONGEST_S, SILENCE_S, USUAL_TIMES, WORKS
 _FORGET = 0.98  # of what is usual, at each look
 _REFUSALS = 3  # consecutive refused messages that count as a fault of the worker
 _REFUSED_S = 2.0  # seconds without a step that do, after refused messages or a removed queue
+_GONE_S = 2.0  # seconds without a worker that are a fault while nothing runs: a stop may end it first
 _WINDOW_S = 0.5  # seconds at least over which the worker's CPU time is compared
 
 REASONS = (
     *("thread", "step", "queue", "worker", "stopped", "silent", "removed", "refused"),
     *("undelivered", "other-service", "two-readers"),
 )
-"""Label values of the engine process's gauge; ``engine`` is the API server's."""
+"""Label values of the engine process's gauge; ``engine`` is the API server's, and `ENDING`'s."""
+
+ENDING = "engine"
+"""Reason of a process that hangs in its exit; for clients it is one that is gone."""
 
 BUSY = "busy"
 """Reason that is no fault: the worker sends nothing, and is at work.  It has a gauge of its own."""
@@ -81,6 +85,7 @@ class Liveness:
         self._measured: tuple[float, float, str] | None = None  # time, CPU time and state to compare with
         self._worked = 0.0  # when the worker was seen at work last
         self._was_busy = False  # whether it was found busy since the last step
+        self._gone_since: float | None = None  # since then the worker's process is gone
 
     @property
     def patience(self) -> float:
@@ -98,11 +103,18 @@ class Liveness:
         self._looked = sight.now
         self._learn(sight)
         self._measure(sight)
+        if not sight.worker or sight.state:
+            self._gone_since = None
+        else:
+            self._gone_since = sight.now if self._gone_since is None else self._gone_since
+            gone = f"the worker's process {sight.worker} is gone"
+            if sight.running:
+                return Health("worker", f"requests are running, and {gone}")
+            if sight.now - self._gone_since >= _GONE_S:
+                return Health("worker", f"{gone}; no request runs")
         if not sight.running or self._since is None:
             return None
         silent = sight.now - self._since
-        if sight.worker and not sight.state:
-            return Health("worker", f"requests are running, and the worker's process {sight.worker} is gone")
         who = f"the worker's process {sight.worker}" if sight.worker else "the worker"
         if sight.removed and silent > min(_REFUSED_S, self.patience):
             return Health("removed", f"the queue was removed, and {who} has sent nothing since")

@@ -19,7 +19,7 @@ from .journal import Journal
 from .loop import Loop
 from .pairing import Pairing
 from .queue_source import QueueSource
-from .recording import Recording
+from .recording import Recording, launched
 from .transfers import Transfers
 
 
@@ -60,9 +60,10 @@ class HealthCheck:
 
         Something is, if the token thread or one that requests pass has died, if a step has been in hand for
         longer than `stuck_after` or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot
-        be used, if requests are running and their worker is gone, stopped, silent, or sends what cannot be
-        read (`liveness`), if results are made and none of them leaves (`outflow`), or if another service uses
-        the queue (`sharing`).  A worker that sends nothing and is at work is no fault: see `verdict`.
+        be used, if the worker is gone, if it is stopped, silent, or sends what cannot be read while requests
+        are running (`liveness`), if results are made and none of them leaves (`outflow`), or if another
+        service uses the queue (`sharing`).  A worker that sends nothing and is at work is no fault: see
+        `verdict`.
         """
         verdict = self.verdict()
         return None if verdict is None or verdict.reason == BUSY else verdict
@@ -134,14 +135,14 @@ class HealthCheck:
     def _sight(self) -> Sight:
         receiver, counted, trouble = self.queue.receiver, self.host.tokens_counter, self.loop.trouble
         names = [task.request_id for task in tuple(self.host.resource_manager.tasks_list) if task is not None]
-        worker = 0 if receiver is None else receiver._last_sender
-        worker = max(worker, 0)
-        state = _state_of(worker) if names and worker else ""
-        if names and worker and not state and receiver is not None:
+        sender = 0 if receiver is None else max(receiver._last_sender, 0)
+        worker = sender or launched()
+        state = _state_of(worker) if worker else ""
+        if worker and not state and receiver is not None:
             receiver._sender_due = 0  # the next step's sender is the one
         steps = self.counters.steps
         handled = steps + self.counters.lost_steps
-        waits = bool(state) and handled == self.liveness.steps
+        waits = bool(names and state) and handled == self.liveness.steps
         return Sight(
             now=time.monotonic(),
             steps=handled,
@@ -153,7 +154,7 @@ class HealthCheck:
             worker=worker,
             state=state,
             cpu=cpu_seconds(worker) if waits else None,
-            refused_by_worker=self._refused_by(worker),
+            refused_by_worker=self._refused_by(sender),
             refusal="" if trouble is None else trouble.text,
             removed=trouble is not None and trouble.kind == "removed" and trouble.steps == steps,
         )

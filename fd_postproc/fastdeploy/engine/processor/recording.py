@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 
 from ...._core import TROUBLES, Receiver, _last_sender_of, _watch_readers
@@ -12,6 +13,20 @@ from .host import Host
 from .journal import Journal
 from .queue_source import QueueSource
 from .transfers import Transfers
+
+_PROGRAMS = "__main__", "fastdeploy.entrypoints.openai.api_server"
+
+
+def launched() -> int:
+    """The process by which FastDeploy's server has started its workers, and which ends with them.
+
+    0 if it is not known here: another program runs the engine.
+    """
+    for name in _PROGRAMS:
+        process = getattr(getattr(sys.modules.get(name), "llm_engine", None), "worker_proc", None)
+        if isinstance(pid := getattr(process, "pid", None), int):
+            return pid
+    return 0
 
 
 class Recording:
@@ -28,11 +43,12 @@ class Recording:
         self.sharing = Sharing()
         self._recorded: dict[str, int] = {}  # troubles with frames
         self._other_reader = 0  # process that was seen to take a message since the last look
+        self._is_over = False
         self._open = self._open_reported = (0, 0)  # frames at the last look, and the pieces until then
 
     def look(self) -> None:
         """Record the state of the queue, and the request of each slot."""
-        if self.journal.recorder.ring is not None:
+        if self.journal.recorder.ring is not None and not self._is_over:
             self.journal.best_effort("the flight recorder", self._look)
 
     def _look(self) -> None:
@@ -45,12 +61,18 @@ class Recording:
                 recorder.event(Kind[name.upper()], -1, more)
         if receiver is not None:
             self._look_at_frames(receiver)
-            sender = 0
-            with contextlib.suppress(OSError):  # the queue is gone
-                sender = _last_sender_of(receiver.msqid)
+            sender = 0 if self.journal.counters.steps else launched()
+            if not sender:
+                with contextlib.suppress(OSError):  # the queue is gone
+                    sender = _last_sender_of(receiver.msqid)
             tasks = self.host.resource_manager.tasks_list
             reader, self._other_reader = self._other_reader, 0
             recorder.look(receiver.msqid, sender, tasks, len(self.transfers.waiting), reader)
+
+    def end(self) -> None:
+        """Record the last state, before FastDeploy ends its workers."""
+        self.look()
+        self._is_over = True
 
     def watch_readers(self, seconds: float) -> None:
         """Sleep, and check whether another process takes messages out of the queue meanwhile."""

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from . import connections, device, ops, platform, threads, transfer, wrapping
+from . import connections, device, exits, ops, platform, threads, transfer, wrapping
 
 HERE = Path(__file__).resolve().parent
 
@@ -20,6 +20,7 @@ AFTER = {
     "fastdeploy.cache_manager.ops": transfer.imitate,
     "fd_postproc.support.process_stat": platform.restore,
     "fd_postproc.fastdeploy.api.engine_process": platform.name_asker,
+    "fastdeploy.engine.common_engine": exits.hang,
 }
 OPS = "fastdeploy.model_executor.ops.gpu."
 INSTEAD = {"fastdeploy.worker.gpu_worker": HERE / "gpu_worker.py"}
