@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ..._core import _op_frame, host_flag, host_input
+from ..._core import _op_message, host_flag, host_input
 from ...core.layout import GPU, Layout
 from ...core.tensors import ROLES
 from ...errors import UnfitNumber
@@ -58,7 +58,7 @@ class DraftOp:
         }
         batch, width, rows, cols = check_sizes(self._name, inputs)
         goes_on, message = host_flag(_on_host(args[stop]), "not_need_stop"), message_id()
-        frame = _op_frame(
+        frame = _op_message(
             self._name, inputs, batch, cols, width, rows, _layout(batch, cols),
             stop_flag=message if goes_on else -message,
             flag=check_flag(args[flag]) if flag >= 0 else 0,
