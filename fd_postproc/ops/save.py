@@ -302,19 +302,22 @@ def _save(op: str, layout: Layout, *arguments: Any) -> None:
     skip_prefill = skip >= 0 and bool(arguments[skip])
     inputs = {role: tensor_input(arguments[at], name, ROLES[role]) for role, name, at in spec.tensors}
     sizes = check_sizes(op, inputs)
-    stop = arguments[stop]
+    not_need_stop = arguments[stop]
     made: Comparison | bool = False
     if on_device(inputs):
         given = {role: arguments[at] for role, _, at in spec.tensors}
         # The kernel comes before the copy, so that it finds the stream as busy as it will be later.
-        made = saves.save(op, given, inputs, sizes, stop, layout, message_flag, skip_prefill)
+        made = saves.save(op, given, inputs, sizes, not_need_stop, layout, message_flag, skip_prefill)
         if made is True:
             return
-        for role, name, at in spec.tensors:
-            if isinstance(inputs[role], DeviceInput):
-                inputs[role] = tensor_input(on_host(arguments[at], name), name, ROLES[role])
-        stop = on_host(stop, "not_need_stop")
-    goes_on = host_flag(stop, "not_need_stop")
+        inputs = {
+            role: tensor_input(on_host(given[role], name), name, ROLES[role])
+            if isinstance(inputs[role], DeviceInput)
+            else inputs[role]
+            for role, name, _ in spec.tensors
+        }
+        not_need_stop = on_host(not_need_stop, "not_need_stop")
+    goes_on = host_flag(not_need_stop, "not_need_stop")
     try:
         host.save(op, inputs, sizes, goes_on, layout, message_flag, skip_prefill)
     finally:
