@@ -13,6 +13,7 @@ cdef extern from "cuda/driver.h" nogil:
         FDV_CAPABILITY_MAJOR
         FDV_CAPABILITY_MINOR
         FDV_POINTER_ORDINAL
+        FDV_CAPTURE_UNSUPPORTED
 
     ctypedef int fdv_result
     ctypedef int fdv_device
@@ -53,6 +54,10 @@ cdef extern from "cuda/ring.h" nogil:
     ctypedef struct fdr_lane:
         fdq_lane queue
         int64_t lost
+
+    ctypedef struct fdr_kept:
+        int64_t length
+        uint8_t *payload
 
     int64_t fdk_capacity(const fdw_layout *layout, int channel, int dialect)
 
@@ -96,7 +101,7 @@ cdef extern from "cuda/ring_save.h" nogil:
     int fdr_drain(fdr_ring *r, int64_t deadline)
     int64_t fdr_stop(fdr_ring *r, int64_t deadline)
     int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
-    uint64_t fdr_issued(const fdr_ring *r)
+    uint64_t fdr_owed(const fdr_ring *r)
     uint64_t fdr_finished(const fdr_ring *r)
     int fdr_is_broken(const fdr_ring *r)
 
@@ -126,6 +131,7 @@ cdef extern from "cuda/ring_save.h" nogil:
         fdk_job kernel
         int64_t sizes[10]
         fdp_fault fault
+        fdr_kept *kept
 
     int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect, uint64_t seq,
                     uint64_t sender, uint32_t service, int64_t capacity, fdp_fault *fault)

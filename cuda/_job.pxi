@@ -1,7 +1,9 @@
 # One save op's tensors, and how they get to the kernel.
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 from posix.unistd cimport usleep
 from fd_postproc.headers.counter cimport fdc_add
@@ -14,6 +16,37 @@ cdef dict _TYPES = {"int64": FDK_INT64, "int32": FDK_INT32, "float32": FDK_FLOAT
 cdef tuple _TABLES = ("tokens", "ids", "scores")  # roles with rows and columns; others: one number per row
 cdef tuple _WHOLE = ("ids", "scores", "ranks")    # roles whose rows are not requests
 cdef dict _PLACES = {role: place for place, role in enumerate(ROLES)}
+
+
+cdef inline uint64_t _mixed(uint64_t of, int64_t number) noexcept:
+    return of * 1000003 + <uint64_t>number
+
+
+@cython.final
+@cython.no_gc
+cdef class Kept:
+    """Room for a message of the kernel that is not sent, but compared with the CPU's.
+
+    Attributes
+    ----------
+    payload : bytes or None
+        The message, once its save is finished; None if the kernel made none.
+    """
+
+    cdef fdr_kept *c
+
+    def __cinit__(self, Lane lane not None):
+        self.c = <fdr_kept *>malloc(sizeof(fdr_kept) + lane.lane.queue.capacity)
+        if self.c == NULL:
+            raise MemoryError
+        self.c.length = -1
+
+    def __dealloc__(self):
+        free(self.c)
+
+    @property
+    def payload(self):
+        return None if self.c.length < 0 else PyBytes_FromStringAndSize(<char *>self.c.payload, self.c.length)
 
 
 @cython.final
@@ -34,7 +67,7 @@ cdef class DeviceJob:
 
     Raises
     ------
-    ValueError
+    NotForKernel
         If tensors are on different devices, or a tensor's strides are not those of rows and columns, which
         the kernel needs.
     CudaError
@@ -47,6 +80,7 @@ cdef class DeviceJob:
     cdef readonly int device
     cdef readonly int32_t cols
     cdef readonly int64_t width
+    cdef readonly uint64_t forms  # differs where op, columns, types, strides or places of tensors do
     cdef int64_t rows
     cdef int op_number
     cdef fdr_gpu *gpu
@@ -67,6 +101,8 @@ cdef class DeviceJob:
         self.device_inputs = [value for value in inputs.values() if not isinstance(value, HostInput)]
         self.device = self._common_device(names)
         self.gpu = _gpu(self.device)
+        self.forms = 2 * self.device + (flag_address != 0)
+        self.forms = _mixed(_mixed(_mixed(self.forms, self.op_number), width), cols)
         memset(self.arrays, 0, sizeof(self.arrays))
         memset(self.host_each, -1, sizeof(self.host_each))
         memset(self.host_all, -1, sizeof(self.host_all))
@@ -74,10 +110,12 @@ cdef class DeviceJob:
             array = &self.arrays[<int>_PLACES[role]]
             if isinstance(value, HostInput):
                 self._add_host(array, role, value)
+                self.forms += 4
             else:
                 array.data = <const void *><uintptr_t>value.address
                 array.row, array.col = _steps(value, role in _TABLES, names[role])
                 array.type = _TYPES[value.dtype]
+            self.forms = _mixed(_mixed(self.forms + array.type, array.row), array.col)
 
     cdef int _add_host(self, fdk_array *array, str role, value) except -1:
         cdef int place = _PLACES[role]
@@ -107,7 +145,7 @@ cdef class DeviceJob:
                 if code != 0:
                     raise _failed(f"cuPointerGetAttribute of {names[role]}", code)
             if found >= 0 and ordinal != found:
-                raise ValueError(
+                raise NotForKernel(
                     f"{names[role]} is on CUDA device {ordinal}, but {first} on CUDA device {found}; "
                     "the tensors of one call must be on one device, or in host memory")
             if found < 0:
@@ -119,21 +157,21 @@ cdef class DeviceJob:
 
         Raises
         ------
-        ValueError
+        NotForKernel
             If they belong to several frameworks whose streams are not the same.
         """
         cdef uintptr_t handle = self.device_inputs[0].stream()
         cdef str framework = self.device_inputs[0].framework
         for value in self.device_inputs:
             if value.framework != framework and value.stream() != handle:
-                raise ValueError(
+                raise NotForKernel(
                     f"tensors of {framework} and {value.framework}, whose current streams differ: make them "
                     "the same, or give all tensors to one framework (DLPack)")
         return handle
 
     def save(self, Lane lane not None, int32_t batch, *, int32_t stop_flag, int32_t flag, bint skip_prefill,
-             uintptr_t stream, records, keep):
-        """Launch the kernel; the message is sent later.
+             uintptr_t stream, records, keep, Kept kept=None):
+        """Launch the kernel; the message is sent later, or put into `kept`.
 
         ``(ticket, self, lane, keep)`` is appended to `records`; that happens here so that no signal handler's
         exception can come between it and the launch.  The ticket is -1 if the driver lost track of the
@@ -146,6 +184,8 @@ cdef class DeviceJob:
 
         Raises
         ------
+        NotForKernel
+            If the kernel has no room for the batch.
         CudaError
             If the driver refuses.
         """
@@ -159,10 +199,11 @@ cdef class DeviceJob:
             return _refusal(&fault)
         most = fdr_most_requests(&job)
         if 0 <= most < batch:
-            raise ValueError(
+            raise NotForKernel(
                 f"a batch of {batch} is more than the {most} requests that the save kernel has room for; "
                 "use host tensors (.cpu())")
         job.stream = <fdv_stream>stream
+        job.kept = NULL if kept is None else kept.c
         return _launch(&job, self, lane, records, keep)
 
     cdef int prepare(self, fdr_job *job, Lane lane, int32_t batch, int32_t stop_flag, int32_t flag,
@@ -232,7 +273,8 @@ cdef object _launch(fdr_job *job, DeviceJob owner, Lane lane, records, keep):
     if answer == FDR_UNFIT:
         return _refusal(&job.fault)
     if answer == FDR_CAPTURED:
-        raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
+        raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs",
+                        FDV_CAPTURE_UNSUPPORTED)
     if answer == FDR_STOPPED:
         raise CudaError("the interpreter is exiting: nothing is saved any more")
     if answer == FDR_BROKEN:

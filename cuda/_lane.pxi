@@ -55,6 +55,11 @@ cdef class Lane:
         return self.lane.queue.msqid
 
     @property
+    def identity(self):
+        """dict: what its frames say of their sender, as `_core._op_message` takes it."""
+        return {"sender": self.sender, "service": self.service}
+
+    @property
     def stats(self):
         """dict: as `fd_postproc.Sender.stats`, and ``lost``: saves whose message was not sent."""
         return {

@@ -46,8 +46,9 @@ def pending():
     """int: saves that are not yet in their queue.  0 in a child of the process that made them."""
     if not _runs():
         return 0
-    cdef uint64_t done = fdr_finished(_ring)  # first: it only grows, and never beyond the other
-    return <int64_t>(fdr_issued(_ring) - done)
+    cdef uint64_t done = fdr_finished(_ring)  # first: it only grows
+    cdef uint64_t owed = fdr_owed(_ring)
+    return <int64_t>(owed - done) if owed > done else 0
 
 
 def drain(int64_t deadline):

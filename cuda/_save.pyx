@@ -14,7 +14,7 @@ import threading
 from fd_postproc import queues
 from fd_postproc._core import _CHANNEL_NUMBERS, _DIALECT_NUMBERS, _OP_NUMBERS, _REASONS, HostInput
 from fd_postproc.support.environment import CHECKSUM, is_on
-from fd_postproc.errors import CudaError, Refusal, UnsentSave
+from fd_postproc.errors import CudaError, NotForKernel, Refusal, UnsentSave
 from fd_postproc.core.tensors import ROLES
 
 if fds_watch_forks() != 0:

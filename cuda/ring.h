@@ -75,6 +75,12 @@ typedef struct {
     int64_t claimed, capacity; /* FDR_SIZE: bytes */
 } fdr_error;
 
+/* A message that is not sent, but kept to be compared with the CPU's. */
+typedef struct {
+    int64_t length;                 /* bytes; -1: there are none (yet), or the errors say why not */
+    uint8_t payload[];              /* room for the longest message of the lane */
+} fdr_kept;
+
 /* A buffer: the kernel's result (fdk_result), mtype and payload at the places that prepare.h defines, and
  * after them what the kernel reads: copies of host tensors, or a plan. */
 typedef struct {
@@ -88,6 +94,7 @@ typedef struct {
     int64_t payload_at;
     fdr_lane *lane;
     int32_t seq_word;               /* where a frame's number belongs; -1: nowhere */
+    fdr_kept *kept;                 /* see fdr_job */
 } fdr_slot;
 
 typedef struct {
@@ -107,6 +114,7 @@ typedef struct {
     fdr_pool *retired;              /* buffers that were too small */
     int growing;                    /* some thread makes a new pool */
     uint64_t issued;                /* saves so far; save t uses slots[t % n] */
+    uint64_t owed;                  /* up to the last one that is to be sent */
     uint64_t finished;              /* of those, whose message is sent (or never will be) */
     int n_errors;
     int64_t more_errors;
@@ -122,6 +130,7 @@ typedef struct {
     fdk_job kernel;                 /* its payload, result and plan are filled in here */
     int64_t sizes[FDK_ARRAYS];      /* bytes of each array that is in host memory; else -1 */
     fdp_fault fault;                /* why it was refused at once */
+    fdr_kept *kept;                 /* NULL: the message is sent; else it goes there, and gaps in it are 0 */
 } fdr_job;
 
 #endif

@@ -45,18 +45,24 @@ static inline int fdr_wait(fdr_ring *r, int64_t deadline)
     return pthread_cond_timedwait(&r->progress, &r->lock, &t) == ETIMEDOUT ? -1 : 0;
 }
 
-/* Wait until all saves so far are sent, at most until `deadline` (monotonic ns).  1: they are. */
+/* Wait until all saves so far that are to be sent are, at most until `deadline` (monotonic ns).  1: they are. */
 static inline int fdr_drain(fdr_ring *r, int64_t deadline)
 {
     uint64_t goal;
     int done;
     pthread_mutex_lock(&r->lock);
-    goal = r->issued;
+    goal = r->owed;
     while (r->finished < goal && fdr_wait(r, deadline) == 0)
         ;
     done = r->finished >= goal;
     pthread_mutex_unlock(&r->lock);
     return done;
+}
+
+/* Under the lock: messages that are to be sent, and are not. */
+static inline int64_t fdr_left(const fdr_ring *r)
+{
+    return r->owed > r->finished ? (int64_t)(r->owed - r->finished) : 0;
 }
 
 /* Accept no more saves, send the existing ones until `deadline`, and end the thread.  A thread that waits for
@@ -68,15 +74,15 @@ static inline int64_t fdr_stop(fdr_ring *r, int64_t deadline)
     pthread_mutex_lock(&r->lock);
     r->stopping = 1;
     pthread_cond_broadcast(&r->work);
-    while (r->finished < r->issued && fdr_wait(r, deadline) == 0)
+    while (r->finished < r->owed && fdr_wait(r, deadline) == 0)
         ;
-    left = (int64_t)(r->issued - r->finished);
-    __atomic_store_n(&r->abandoned, left > 0, __ATOMIC_RELAXED);
+    left = fdr_left(r);
+    __atomic_store_n(&r->abandoned, r->finished < r->issued, __ATOMIC_RELAXED);
     until = fds_now() + FDR_LEAVE_NS;
     while (!r->ended && fdr_wait(r, until) == 0)
         ;
     ended = r->ended;
-    left = (int64_t)(r->issued - r->finished);
+    left = fdr_left(r);
     pthread_mutex_unlock(&r->lock);
     if (ended && r->running) {
         pthread_join(r->thread, NULL);
@@ -174,6 +180,9 @@ static inline int fdr_launch(fdr_ring *r, fdr_job *job, fdr_error *error)
     slot->memory = r->pool->memory + index * r->pool->each;
     slot->address = r->pool->address + (fdv_address)(index * r->pool->each);
     slot->payload_at = fdk_payload_at(&kernel);
+    slot->kept = job->kept;
+    if (job->kept != NULL) /* a message may have gaps, which would differ from the CPU's */
+        memset(slot->memory + FDK_LINES_AT, 0, (size_t)(fdr_message_room(job) - FDK_LINES_AT));
     if (fdr_fill(slot, job, &kernel) < 0)
         return FDR_UNFIT;
     fdr_aim(slot, &kernel);
@@ -240,8 +249,9 @@ static inline int fdr_save_here(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr
     if (answer == FDR_SAVED)
         answer = fdr_launch(r, job, error);
     if (answer == FDR_SAVED) {
-        *ticket = r->issued;
-        __atomic_store_n(&r->issued, r->issued + 1, __ATOMIC_RELEASE);
+        *ticket = r->issued++;
+        if (job->kept == NULL)
+            __atomic_store_n(&r->owed, r->issued, __ATOMIC_RELEASE);
         pthread_cond_signal(&r->work);
     }
     pthread_mutex_unlock(&r->lock);

@@ -22,13 +22,18 @@ static inline void fdr_keep_error(fdr_ring *r, const fdr_error *error)
         r->more_errors++;
 }
 
-/* Send what was written into a slot to its queue.  0, or -1 with the reason in *error. */
+/* Send what was written into a slot to its queue, or keep it.  0, or -1 with the reason in *error. */
 static inline int fdr_send(fdr_ring *r, const fdr_slot *slot, int64_t size, fdr_error *error)
 {
     fdq_lane *queue = &slot->lane->queue;
     uint8_t *message = slot->memory + slot->payload_at - FDF_MTYPE_SIZE;
     fdf_sending sending;
     int status;
+    if (slot->kept != NULL) {
+        memcpy(slot->kept->payload, message + FDF_MTYPE_SIZE, (size_t)size);
+        slot->kept->length = size;
+        return 0;
+    }
     if (slot->seq_word >= 0) /* here, so that the numbers are in the order of sending and have no gaps */
         memcpy(message + FDF_MTYPE_SIZE + 4 * slot->seq_word, &queue->seq, sizeof queue->seq);
     status = fdq_begin(queue, &sending, message, size);
@@ -68,6 +73,11 @@ static inline int64_t fdr_length(const fdr_slot *slot, fdr_error *error)
     return result->length;
 }
 
+static inline void fdr_count_lost(const fdr_slot *slot)
+{
+    fdc_add(&slot->lane->lost, slot->kept == NULL);
+}
+
 /* With the lock held; but others look at the number without it. */
 static inline void fdr_count_finished(fdr_ring *r)
 {
@@ -75,10 +85,11 @@ static inline void fdr_count_finished(fdr_ring *r)
     pthread_cond_broadcast(&r->progress);
 }
 
-/* Saves so far; finished saves; whether an event failed.  Read without the lock. */
-static inline uint64_t fdr_issued(const fdr_ring *r)
+/* Saves up to the last one that is to be sent; finished saves; whether an event failed.  Read without the
+ * lock. */
+static inline uint64_t fdr_owed(const fdr_ring *r)
 {
-    return __atomic_load_n(&r->issued, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&r->owed, __ATOMIC_ACQUIRE);
 }
 
 static inline uint64_t fdr_finished(const fdr_ring *r)
@@ -203,7 +214,7 @@ static void *fdr_main(void *data)
         memset(&error, 0, sizeof error);
         error.ticket = r->finished;
         if (r->broken) { /* counted, not waited for */
-            fdc_add(&slot->lane->lost, 1);
+            fdr_count_lost(slot);
             fdr_count_finished(r);
             continue;
         }
@@ -229,7 +240,7 @@ static void *fdr_main(void *data)
         if (r->abandoned && status < 0)
             break;
         if (status < 0) {
-            fdc_add(&slot->lane->lost, 1);
+            fdr_count_lost(slot);
             fdr_keep_error(r, &error);
         }
         fdr_count_finished(r);

@@ -69,9 +69,9 @@ def _masks_bytes(masks: _Masks, slots: int) -> bytes: ...
 def _masks_of(content: Buffer, slots: int) -> dict[int, Any]: ...
 def _weights_bytes(weights: str) -> bytes: ...
 def _extra_of(masks: _Masks | None, weights: str | None, slots: int) -> bytes | None: ...
-def _op_frame(
+def _op_message(
     op: str,
-    inputs: dict[str, HostInput],
+    inputs: dict[str, HostInput | DeviceInput],
     batch: int,
     cols: int,
     width: int,
@@ -81,8 +81,11 @@ def _op_frame(
     stop_flag: int,
     flag: int,
     skip_prefill: bool,
+    dialect: Dialect = "compact",
     sender: int = 0,
     number: int = 0,
+    service: int = 0,
+    sealed: bool = True,
 ) -> bytes | Refusal: ...
 
 @final

@@ -107,6 +107,10 @@ class UnfitNumber(ValueError):
     """Raised for a number in a tensor that does not fit into a message; nothing was sent."""
 
 
+class NotForKernel(ValueError):
+    """Raised for tensors on a CUDA device that the save kernel does not take, but the CPU's packer does."""
+
+
 class Refusal(NamedTuple):
     """The number in a save op's tensors that does not fit, as reported by the C loop or the kernel.
 

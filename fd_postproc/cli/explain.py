@@ -307,6 +307,8 @@ def _print_head(screen: Console, picture: Picture) -> None:
         f"{flight.version}: {span} up to {picture.clock(picture.end)}, {plural(len(picture.steps), 'step')}",
         style="bold",
     )
+    if flight.note:
+        screen.print(flight.note, markup=False)
     if flight.overwritten:
         screen.print(f"{flight.overwritten:,} older entries have been overwritten.")
     if flight.damaged:
@@ -395,7 +397,7 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
     delays = _latencies(picture, worker)
     answer = {
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,
-        "node": flight.node, "alive": picture.is_alive,
+        "node": flight.node, "note": flight.note, "alive": picture.is_alive,
         "exit_began": None if picture.stop is None else picture.clock(picture.stop),
         "channel": flight.channel, "queue_id": flight.queue_id,
         "began": picture.clock(flight.began), "seconds": round(picture.end - picture.first, 6),

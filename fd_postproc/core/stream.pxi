@@ -7,15 +7,15 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 from fd_postproc.headers.counter cimport fdc_add, fdc_read
 from fd_postproc.headers.pack cimport (
-    fdp_fault, fdp_plan, fdp_settled, fdp_source, fdp_write,
+    fdp_channel, fdp_fault, fdp_plan, fdp_settled, fdp_source, fdp_write,
 )
 from fd_postproc.headers.sections cimport fdz_padded
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
 from fd_postproc.headers.stream cimport fdz_sampled, fdz_sort, fdz_write
 from fd_postproc.headers.wire cimport (
-    FDW_COMPACT, FDW_MOST_STREAMED, FDW_MOST_STREAMED_BATCH, FDW_PLAIN, FDW_POOLED_NAME, FDW_PROMPT_NAME,
-    FDW_SPAN_NAME, FDW_SPEC_TOPK, FDW_TOKENS_NAME, FDW_TOPK, fdw_draft, fdw_fault, fdw_is_frame, fdw_layout,
-    fdw_message, fdw_open_streamed, fdw_plan, fdw_seal,
+    FDW_COMPACT, FDW_LEGACY, FDW_MOST_STREAMED, FDW_MOST_STREAMED_BATCH, FDW_PLAIN, FDW_POOLED_NAME,
+    FDW_PROMPT_NAME, FDW_SPAN_NAME, FDW_SPEC_TOPK, FDW_TOKENS_NAME, FDW_TOPK, fdw_draft, fdw_fault,
+    fdw_geometry_of, fdw_is_frame, fdw_layout, fdw_message, fdw_open_streamed, fdw_plan, fdw_seal,
 )
 
 # Names of the sections that only these frames have.
@@ -223,22 +223,23 @@ cdef class Sequences:
         return _senders_of(&self.all)
 
 
-def _op_frame(str op, dict inputs, int32_t batch, int32_t cols, int64_t width, int64_t rows, layout, *,
-              int32_t stop_flag, int32_t flag, bint skip_prefill, uint64_t sender=0, uint64_t number=0):
-    """For the plug-in's worker side: what was passed to a save op as a compact frame that goes another way
-    than a queue.
+def _op_message(str op, dict inputs, int32_t batch, int32_t cols, int64_t width, int64_t rows, layout, *,
+                int32_t stop_flag, int32_t flag, bint skip_prefill, dialect="compact", uint64_t sender=0,
+                uint64_t number=0, uint32_t service=0, bint sealed=True):
+    """What was passed to a save op as a message that goes another way than a queue, or nowhere.
 
-    `inputs` holds a HostInput for each role; the caller has checked that their sizes match.
+    `inputs` holds a HostInput for each role; the caller has checked that their sizes match.  Gaps are 0.  A
+    frame gets its checksum, if one is wanted, only where it is `sealed`.
     bytes, or a Refusal if a number in them does not fit.
     """
     cdef fdp_source s
     cdef fdp_fault fault
     cdef fdw_message m
     cdef fdw_draft draft
-    cdef int status
+    cdef int status, dialect_number = _dialect_number(dialect)
     cdef fdw_layout c = _c_layout(layout)
     _fill_source(&s, op, inputs, batch, cols, width, rows, stop_flag, flag, skip_prefill)
-    s.depth = c.max_draft
+    s.depth = fdw_geometry_of(&c, fdp_channel(s.op), FDW_LEGACY, 0).depth
     cdef fdp_settled *settled = <fdp_settled *>PyMem_RawMalloc((batch + 1) * sizeof(fdp_settled))
     if settled == NULL:
         raise MemoryError
@@ -246,19 +247,21 @@ def _op_frame(str op, dict inputs, int32_t batch, int32_t cols, int64_t width, i
     try:
         fault.reason = -1
         with nogil:
-            status = fdp_plan(&m, &s, &c, FDW_COMPACT, settled, &fault)
+            status = fdp_plan(&m, &s, &c, dialect_number, settled, &fault)
         if status == 0:
-            m.seq, m.sender = number, sender
+            m.seq, m.sender, m.service = number, sender, service
             made = PyBytes_FromStringAndSize(NULL, m.claimed)
             draft.data = <uint8_t *>PyBytes_AS_STRING(made)
             draft.size = m.claimed
             with nogil:
+                if dialect_number != FDW_COMPACT:  # a frame has no gaps
+                    memset(draft.data, 0, draft.size)
                 status = fdp_write(&m, &s, settled, &draft, &fault)
         if status < 0:
             if fault.reason < 0:
                 raise AssertionError("a planned message did not fit its own length")
             return Refusal(_REASONS[fault.reason], fault.index, fault.value, fault.bound)
-        if _checksums():
+        if dialect_number == FDW_COMPACT and sealed and _checksums():
             fdw_seal(draft.data, draft.size)
         return made
     finally:

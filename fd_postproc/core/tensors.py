@@ -141,6 +141,26 @@ def host_array(tensor: Any, name: str) -> Any:
         raise TypeError(text) from None
 
 
+def on_host(tensor: Any, name: str) -> Any:
+    """The tensor itself if it is in host memory, otherwise a copy there, made by its framework.
+
+    The copy waits for the work before it on the framework's current stream.
+
+    Raises
+    ------
+    OnDevice
+        If the framework offers no copy.
+    """
+    place = _place(tensor)
+    if place is None:
+        return tensor
+    for method in ("cpu", "get", "copy_to_host", "__array__"):  # Paddle and PyTorch, CuPy, Numba, others
+        copy = getattr(tensor, method, None)
+        if copy is not None:
+            return copy()
+    raise OnDevice(f"{name} is on {place}, and {kind_of(tensor)} offers no copy in host memory; give it one")
+
+
 def check_sound(tensor: Any, name: str) -> None:
     """Refuse a Paddle or PyTorch tensor whose ``data_ptr`` is not where its numbers are.
 

@@ -22,10 +22,10 @@ _HARMLESS = re.compile(r"-?\d{1,6}(\.\d+)?|on|off|true|false|fd_postproc", re.IG
 def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
     """A dictionary for JSON.
 
-    Only findings of FastDeploy and of the kernel limits are told: others name processes, users and queues.
+    Only findings of FastDeploy, kernel limits and CUDA are told: others name processes, users and queues.
     Settings other than numbers and switches are only said to be set.
     """
-    told = [finding for finding in findings if finding.group in ("fastdeploy", "limits")]
+    told = [finding for finding in findings if finding.group in ("fastdeploy", "limits", "cuda")]
     data: dict[str, Any] = {}
     for finding in told:
         data.update(finding.data)

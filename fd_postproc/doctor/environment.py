@@ -5,6 +5,7 @@ FastDeploy is not imported here: that takes long, and may fail for reasons of it
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -16,9 +17,11 @@ from pathlib import Path
 
 from ..core.cuda import driver_version, why_no_cuda
 from ..fastdeploy.api.engine_process import Unknown, peer_of
-from ..flight.files import fault_of, folders, temporary_folder
+from ..flight.files import fault_of, folders, listed, temporary_folder
+from ..flight.reading import Flight, FlightError, read
 from ..support.environment import (
     API,
+    CUDA,
     FLIGHT,
     FLIGHT_FOLDER,
     FLIGHT_TOKENS,
@@ -186,15 +189,43 @@ def check_peers(sockets: str = "/dev/shm/[0-9]*.socket") -> list[Finding]:
 
 
 def check_cuda() -> list[Finding]:
-    """Whether the save ops can take tensors on a CUDA device."""
+    """Whether the save ops take tensors on a CUDA device, and which workers have stopped using the kernel."""
+    return [_kernel(), *_turned_off()]
+
+
+def _kernel() -> Finding:
+    mode = "auto" if CUDA.complaint else CUDA.value
+    if mode == "0":
+        seen = f"{CUDA}=0: the save ops copy tensors to the host, and no driver is asked"
+        return Finding("info", "cuda", "cuda-off", "CUDA", seen, data={"driver": None, "available": False})
     why, version = why_no_cuda(), driver_version()
     text = None if version is None else "{}.{}".format(*version)
     data = {"driver": text, "available": not why}
     if not why:
         seen = f"a driver for CUDA {text} and a device: the save ops take its tensors"
-        return [Finding("ok", "cuda", "cuda", "CUDA", seen, data=data)]
+        seen += "" if mode == "1" else ", once the kernel has proved itself in a worker"
+        return Finding("ok", "cuda", "cuda", "CUDA", seen, data=data)
     if version is None or "no device" in why:
         seen = f"{why}; tensors in host memory need none"
-        return [Finding("info", "cuda", "cuda-missing", "CUDA", seen, data=data)]
-    remedy = ("until then, give the save ops tensors in host memory (.cpu())",)
-    return [Finding("warning", "cuda", "cuda-unusable", "CUDA", why, remedy, data=data)]
+        return Finding("info", "cuda", "cuda-missing", "CUDA", seen, data=data)
+    copied = "the save ops copy tensors to the host"
+    remedy = (f"unset {CUDA}: then {copied}" if mode == "1" else f"until then {copied}",)
+    return Finding("warning", "cuda", "cuda-unusable", "CUDA", why, remedy, data=data)
+
+
+def _turned_off() -> list[Finding]:
+    """Of each queue, its newest worker's flight recorder file, if that says that the kernel is off."""
+    heads: dict[int, Flight] = {}
+    for path in listed():  # the newest first
+        if os.path.basename(path).startswith("worker"):
+            with contextlib.suppress(FlightError, OSError):
+                head = read(path, 0)
+                heads.setdefault(head.queue_id, head)
+    remedy = ("report it, with this line and the file of doctor --report", f"{CUDA}=0: it is not tried again")
+    return [
+        Finding(
+            "warning", "cuda", "cuda-turned-off", "save kernel", head.note, remedy, data={"pid": head.pid}
+        )
+        for head in heads.values()
+        if head.note
+    ]

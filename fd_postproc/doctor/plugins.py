@@ -15,7 +15,7 @@ from functools import partial
 
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
-from ..support.environment import API, DISABLE, is_on
+from ..support.environment import API, DISABLE, WORKER, is_on
 from .findings import Finding
 
 API_GROUP = "fastdeploy.tool_parser_plugins"
@@ -165,7 +165,8 @@ def _engine(allowed: str | None) -> Finding:
 def _side(allowed: str | None, group: str, code: str, subject: str, otherwise: str, what: str) -> Finding:
     """Check a group that takes any number of plug-ins, so that those of others do not matter."""
     loaded = any(_is_ours(point) for point in _points(group))
-    switch = DISABLE if is_on(DISABLE) else API if code == "api" and not is_on(API) else None
+    own = {"api": API, "worker": WORKER}[code]
+    switch = DISABLE if is_on(DISABLE) else None if is_on(own) else own
     active = loaded and NAME in _names(allowed) and switch is None
     finding = partial(_finding, subject, _data(allowed, group, active))
     if not loaded:

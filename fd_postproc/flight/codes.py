@@ -19,6 +19,8 @@ BOOT_AT = 272
 """Of the 16 bytes of the kernel's boot id: monotonic times of one boot compare; 0 in older files."""
 NODE_AT, NODE_SIZE = 288, 48
 """Of a text: the engine's role and rank where there are several; empty in older files."""
+NOTE_AT, NOTE_SIZE = 336, 600
+"""Of a text that stays as long as the process: why its worker has stopped using the save kernel."""
 
 STEP_BODY = struct.Struct("<QIIIfffHHI")
 """Number of the frame, bytes, rows, sum; seconds to receive, build and put; batch, results, sender."""

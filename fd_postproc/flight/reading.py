@@ -22,6 +22,8 @@ from .codes import (
     MAGIC,
     NODE_AT,
     NODE_SIZE,
+    NOTE_AT,
+    NOTE_SIZE,
     NUMBERS,
     QUEUE_BODY,
     STEP_BODY,
@@ -125,6 +127,7 @@ class Flight:
     entries: list[Entry]  # in the order in which they were written
     boot: bytes = b""  # the kernel's boot id: monotonic times of others cannot be compared
     node: str = ""  # the engine's role and rank, where there are several
+    note: str = ""  # why a worker has stopped using the save kernel
 
 
 def is_flight(head: bytes) -> bool:
@@ -178,6 +181,7 @@ def parse(data: bytes, name: str = "recording", writer: int | None = None, most:
         name, _text(side), _text(channel), _text(build), pid, queue_id, key, wall, mono / 1e9,
         busy / 1e9 if busy else None, writer, n * ENTRY_SIZE, overwritten, torn, damaged, entries,
         data[BOOT_AT : BOOT_AT + 16], _text(data[NODE_AT : NODE_AT + NODE_SIZE]),
+        _text(data[NOTE_AT : NOTE_AT + NOTE_SIZE]),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from ..queues import locate
 from ..support.environment import FLIGHT, FLIGHT_TOKENS, is_on
 from ..support.process_stat import process_stat
 from . import files
-from .codes import End, Kind, request_hash
+from .codes import NOTE_AT, NOTE_SIZE, End, Kind, request_hash
 
 _LONGEST_TEXT = 600  # bytes
 
@@ -33,6 +33,7 @@ class Recorder:
         self._seats: dict[int, str] = {}  # by slot, the request that was last seen there
         self._ended: set[tuple[int, str]] = set()  # of those, the ones whose end was recorded
         self._ends: tuple[Any, ...] = ()
+        self._memory: Any = None
 
     @classmethod
     def begin(
@@ -59,6 +60,7 @@ class Recorder:
             return cls()
         ring = FlightRing(made.memory)
         recorder = cls(ring, made.path)
+        recorder._memory = made.memory
         # At exit the file stays open, and says by its lock that the process is there, until that has ended.
         unlock = weakref.finalize(recorder, _unlock, made.descriptor, os.getpid())
         unlock.atexit = False
@@ -69,7 +71,7 @@ class Recorder:
     def end(self) -> None:
         """Record the end of the process."""
         if self.ring is not None:
-            self.ring, self.keeps_frames = None, False
+            self.ring, self.keeps_frames, self._memory = None, False, None
             for end in self._ends:
                 end()
 
@@ -81,6 +83,12 @@ class Recorder:
             with contextlib.suppress(OverflowError, TypeError):  # a number from other code
                 data = text.encode("utf-8", "replace")[:_LONGEST_TEXT] if text else None
                 self.ring.event(kind, slot, *numbers, text=data)
+
+    def note(self, text: str) -> None:
+        """Write a text that no later entry replaces."""
+        if self._memory is not None:
+            data = text.encode("utf-8", "replace")[:NOTE_SIZE]
+            self._memory[NOTE_AT : NOTE_AT + len(data)] = data
 
     def failure(self, kind: Kind, error: BaseException, slot: int = -1, *numbers: int) -> None:
         """Write an entry about an exception: kind and origin, as its text may be a user's."""

@@ -32,7 +32,8 @@ kernel limits.  ``FD_POSTPROC_DIALECT`` overrides this.
 Tensors may be in host memory or on a CUDA device, mixed.  If all are host tensors, the message is in the
 queue when the op returns.  Tensors on a device are read by one kernel on their framework's current stream,
 and the op returns after its launch; a thread sends the message, and errors that occur then are raised by the
-next save op, which has saved nothing itself.  `flush` waits for everything.
+next save op, which has saved nothing itself.  `flush` waits for everything.  Until the kernel has proved
+itself, and where CUDA cannot be used, the framework copies the tensors to the host (``FD_POSTPROC_CUDA``).
 
 `save_output_normal` and `save_output_speculate` are called after sampling, as FastDeploy's functions are.
 They choose the save op, on a prefill node too, put moved rows back to their slots, and send nothing from

@@ -17,12 +17,13 @@ from typing import Any
 from .._core import DeviceInput, HostInput, environment_variable, host_flag
 from ..core.layout import Channel, Layout
 from ..core.tensors import OnDevice, device_view
-from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
+from ..errors import CudaError, NotForKernel, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
 from ..queues import key_text
 from ..support.checks import seconds
 from ..support.environment import CUDA_BUFFERS, QUEUE_MODE
 from .arguments import Sizes, say
 from .environment import dialect_of, message_id
+from .proof import Comparison, Proof
 from .sent import sent
 from .table import SAVE_OPS
 from .watch import waiting, watch
@@ -47,15 +48,18 @@ def stop_flag(not_need_stop: Any) -> tuple[bool, int]:
 class DeviceSaves:
     """The saves from CUDA devices of this process, of which there is one sender thread.
 
-    `extension` is `fd_postproc.core._save`, once it is needed; `lanes` are the queues of device tensors.
+    `extension` is `fd_postproc.core._save`, once it is needed; `lanes` are the queues of device tensors, and
+    `proof` is what is known of the kernel.
     """
 
     def __init__(self) -> None:
         self.extension: Any = None
         self.lanes: list[Any] = []
+        self.proof = Proof()
         self._open: dict[tuple[Any, ...], Any] = {}  # the lanes in use
-        # Saves under way: ticket, job, lane, what keeps the tensors alive.
-        self._records: deque[tuple[int, Any, Any, Any]] = deque()
+        self._last: tuple[Any, Any] = None, None  # of the last save
+        # Saves under way: ticket, job, lane, and the comparison with what keeps the tensors alive.
+        self._records: deque[tuple[int, Any, Any, tuple[Comparison | None, Any, Any]]] = deque()
         self._untold: list[UnsentSave] = []  # what the sender thread met
         self._errors: list[Exception] = []  # the same as exceptions
         self._left = False
@@ -72,8 +76,33 @@ class DeviceSaves:
         layout: Layout,
         flag: int,
         skip_prefill: bool,
-    ) -> None:
-        """Save once from tensors of which at least one is on a CUDA device."""
+    ) -> Comparison | bool:
+        """Save once from tensors of which at least one is on a CUDA device, if the kernel may be used.
+
+        True: its message will be sent.  Otherwise the caller sends, and lets the comparison know what, if
+        there is one.
+        """
+        proof, channel = self.proof, SAVE_OPS[op].channel
+        if proof.why_off or not (proof.mode or proof.begin(channel)):
+            return False
+        try:
+            return self._save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
+        except (CudaError, NotForKernel) as error:
+            if not proof.forgives(error, channel):
+                raise
+            return False
+
+    def _save(
+        self,
+        op: str,
+        given: dict[str, Any],
+        inputs: dict[str, HostInput | DeviceInput],
+        sizes: Sizes,
+        not_need_stop: Any,
+        layout: Layout,
+        flag: int,
+        skip_prefill: bool,
+    ) -> Comparison | bool:
         goes_on, address = stop_flag(not_need_stop)
         batch, width, rows, cols = sizes
         job = self._loaded().DeviceJob(op, inputs, cols, width, rows, SAVE_OPS[op].roles, address)
@@ -81,6 +110,7 @@ class DeviceSaves:
         self._raise_errors()
         ident = message_id()
         lane = self._lane(SAVE_OPS[op].channel, batch, layout)
+        comparison = self.proof.comparison(self.extension, lane, job, batch)
         refusal = job.save(
             lane,
             batch,
@@ -89,12 +119,15 @@ class DeviceSaves:
             skip_prefill=skip_prefill,
             stream=stream,
             records=self._records,
-            keep=(given, not_need_stop),  # alive until the message is sent
+            keep=(comparison, given, not_need_stop),  # alive until the message is sent
+            kept=comparison and comparison.kept,
         )
         if refusal is not None:
             raise UnfitNumber(say(op, width, cols, refusal))
+        if comparison is not None:
+            return comparison
         sent.count += 1
-        self._forget_finished()
+        return True
 
     def send_all(self) -> None:
         """Wait until everything is sent, so that no message that is sent directly overtakes it.
@@ -123,6 +156,7 @@ class DeviceSaves:
                 total[name] = total.get(name, 0) + value
         total.setdefault("lost", 0)
         total["held"], total["held_seconds"] = self.extension.held() if self.extension else (0, 0.0)
+        total["compared"], total["differed"] = self.proof.compared, self.proof.differed
         return total
 
     # ---- Beginning and end -----------------------------------------------------------------------------
@@ -171,6 +205,8 @@ class DeviceSaves:
     def _lane(self, channel: Channel, batch: int, layout: Layout) -> Any:
         dialect, service = dialect_of(channel, batch, layout)
         which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout, service)
+        if which == self._last[0]:
+            return self._last[1]  # compared by identity: hashing a layout takes a microsecond
         lane = self._open.get(which)
         if lane is None:
             watch()
@@ -179,6 +215,7 @@ class DeviceSaves:
             )
             self.lanes.append(lane)
             self._open[which] = lane
+        self._last = which, lane
         return lane
 
     # ---- The outcome of earlier saves ------------------------------------------------------------------
@@ -188,7 +225,10 @@ class DeviceSaves:
         done = self.extension.finished()
         self._collect_errors()
         while self._records and self._records[0][0] < done and not self.extension.broken():
-            self._records.popleft()
+            comparison = self._records.popleft()[3][0]
+            if comparison is not None:
+                comparison.is_finished = True
+                comparison.judge()
 
     def _collect_errors(self) -> None:
         while (unsent := self.extension.take_error()) is not None:
@@ -196,10 +236,14 @@ class DeviceSaves:
             if unsent.later:
                 log.error("%d more saved messages were not sent", unsent.later)
         for unsent in [*self._untold]:
-            for ticket, job, lane, _ in [*self._records]:  # not yet there if its thread has not come back
+            for ticket, job, lane, (comparison, *_) in [*self._records]:  # else its thread has not come back
                 if ticket == unsent.ticket:
                     self._untold.remove(unsent)
-                    self._errors.append(self._exception(unsent, job, lane))
+                    error = self._exception(unsent, job, lane)
+                    if comparison is not None:
+                        comparison.error = error
+                    if comparison is None or unsent.kind == "driver":
+                        self._errors.append(error)
 
     def _raise_errors(self) -> None:
         if self.extension is None:
@@ -207,11 +251,15 @@ class DeviceSaves:
         self._forget_finished()
         if not self._errors:
             return
-        first, others = self._errors[0], self._errors[1:]
+        errors = [error for error in self._errors if not self._forgiven(error)]
         self._errors.clear()
-        for other in others:
+        for other in errors[1:]:
             log.error("%s", other)
-        raise first
+        if errors:
+            raise errors[0]
+
+    def _forgiven(self, error: Exception) -> bool:
+        return isinstance(error, CudaError) and self.proof.forgives(error, self.lanes[-1].channel)
 
     def _exception(self, unsent: UnsentSave, job: Any, lane: Any) -> Exception:
         """The sender thread's error, as the exception that a save of host tensors raises."""
@@ -224,6 +272,7 @@ class DeviceSaves:
         if kind == "queue":
             error = queue_error(details, where)
             if isinstance(error, QueueRemoved):  # the next save makes a new queue
+                self._last = None, None
                 for which in [which for which, known in self._open.items() if known.msqid == lane.msqid]:
                     del self._open[which]
             return error
@@ -236,7 +285,7 @@ class DeviceSaves:
         if kind == "refused":
             return UnfitNumber(f"an earlier save was not sent: {say(job.op, job.width, job.cols, details)}")
         claimed, most = details
-        return AssertionError(f"{where}: the kernel claims {claimed} bytes, {most} is the most")
+        return CudaError(f"{where}: the kernel claims {claimed} bytes, {most} is the most")
 
 
 saves = DeviceSaves()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core import host_flag, on_device, tensor_input
+from .._core import DeviceInput, host_flag, on_device, tensor_input
 from ..core.layout import GPU, Layout, checked_layout
-from ..core.tensors import ROLES
+from ..core.tensors import ROLES, on_host
 from . import host
 from .arguments import check_flag, check_sizes, is_first
 from .device import saves
+from .proof import Comparison
 from .table import SAVE_OPS
 
 
@@ -273,7 +274,8 @@ def flush(timeout: float | None = None) -> bool:
     Raises
     ------
     ValueError, QueueError, CudaError
-        If a message could not be made or sent; the first such error since the last save.
+        If a message could not be made or sent; the first such error since the last save.  CudaError only with
+        ``FD_POSTPROC_CUDA=1``; otherwise it is logged.
     """
     return saves.flush(timeout)
 
@@ -282,7 +284,8 @@ def save_stats() -> dict[str, int | float]:
     """Counters of all save ops of this process, summed; see `fd_postproc.Sender.stats`.
 
     Also, for tensors on a CUDA device: lost : saves whose message could not be sent, raised by the next save;
-    held, held_seconds : calls that waited because all buffers were full, and how long.
+    held, held_seconds : calls that waited because all buffers were full, and how long; compared, differed :
+    messages that were also made on the CPU, and those that were not the same.
     """
     return saves.add_stats(host.senders.stats())
 
@@ -299,9 +302,24 @@ def _save(op: str, layout: Layout, *arguments: Any) -> None:
     skip_prefill = skip >= 0 and bool(arguments[skip])
     inputs = {role: tensor_input(arguments[at], name, ROLES[role]) for role, name, at in spec.tensors}
     sizes = check_sizes(op, inputs)
+    not_need_stop = arguments[stop]
+    made: Comparison | bool = False
     if on_device(inputs):
-        tensors = {role: arguments[at] for role, _, at in spec.tensors}
-        saves.save(op, tensors, inputs, sizes, arguments[stop], layout, message_flag, skip_prefill)
-    else:
-        goes_on = host_flag(arguments[stop], "not_need_stop")
+        given = {role: arguments[at] for role, _, at in spec.tensors}
+        # The kernel comes before the copy, so that it finds the stream as busy as it will be later.
+        made = saves.save(op, given, inputs, sizes, not_need_stop, layout, message_flag, skip_prefill)
+        if made is True:
+            return
+        inputs = {
+            role: tensor_input(on_host(given[role], name), name, ROLES[role])
+            if isinstance(inputs[role], DeviceInput)
+            else inputs[role]
+            for role, name, _ in spec.tensors
+        }
+        not_need_stop = on_host(not_need_stop, "not_need_stop")
+    goes_on = host_flag(not_need_stop, "not_need_stop")
+    try:
         host.save(op, inputs, sizes, goes_on, layout, message_flag, skip_prefill)
+    finally:
+        if isinstance(made, Comparison):
+            made.expect(inputs, sizes, goes_on, layout=layout, flag=message_flag, skip_prefill=skip_prefill)

@@ -278,7 +278,9 @@ QUEUE_MODE = Variable(
 CUDA_BUFFERS = Variable(
     "FD_POSTPROC_CUDA_BUFFERS", "8", "is not a number from 3 to 64", _number("[0-9]{1,2}", 3, 64)
 )
+CUDA = Variable("FD_POSTPROC_CUDA", "auto", "is not one of auto, 1, 0", _one_of("auto", "1", "0"))
 DISABLE = Switch("FD_POSTPROC_DISABLE", safe=True)
+WORKER = Switch("FD_POSTPROC_WORKER", "1")
 API = Switch("FD_POSTPROC_API", "1")
 ENGINE_WATCHDOG = Switch("FD_POSTPROC_ENGINE_WATCHDOG", "1")
 MENDS = Switch("FD_POSTPROC_MENDS", "1")

@@ -276,6 +276,10 @@ def test_the_worker_sides_plugins(site, monkeypatch):
     monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
     monkeypatch.setenv("FD_POSTPROC_API", "0")  # of the API server's side alone
     assert plugin(2) == ("worker", True)
+    monkeypatch.setenv("FD_POSTPROC_WORKER", "0")
+    assert plugin(2) == ("worker-disabled", False)
+    assert "FD_POSTPROC_WORKER says so; FastDeploy's own save ops send" in check_fastdeploy()[2].seen
+    monkeypatch.setenv("FD_POSTPROC_WORKER", "1")
     monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
     assert plugin(2) == ("worker-disabled", False)
 
@@ -283,19 +287,28 @@ def test_the_worker_sides_plugins(site, monkeypatch):
 @each(
     "why, version, severity, words",
     [
-        ("", (12, 2), "ok", "a driver for CUDA 12.2 and a device: the save ops take its tensors"),
+        ("", (12, 2), "ok", "the save ops take its tensors, once the kernel has proved itself in a worker"),
         ("no CUDA driver: not found", None, "info", "not found; tensors in host memory need none"),
         ("a CUDA driver but no device: ...", (12, 2), "info", "but no device"),
         ("the driver is for CUDA 11.7; ...", (11, 7), "warning", "the driver is for CUDA 11.7"),
     ],
 )
-def test_cuda_is_one_line(why, version, severity, words, monkeypatch):
+def test_cuda_is_one_line(why, version, severity, words, monkeypatch, tmp_path):
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path))
+    monkeypatch.delenv("FD_POSTPROC_CUDA", raising=False)
     monkeypatch.setattr("fd_postproc.doctor.environment.why_no_cuda", lambda: why)
     monkeypatch.setattr("fd_postproc.doctor.environment.driver_version", lambda: version)
     (found,) = check_cuda()
     assert found.severity == severity
     assert words in found.seen
     assert found.data["available"] is (why == "")
+    monkeypatch.setenv("FD_POSTPROC_CUDA", "1")
+    (found,) = check_cuda()
+    assert "proved itself" not in found.seen
+    monkeypatch.setenv("FD_POSTPROC_CUDA", "0")
+    (found,) = check_cuda()
+    assert (found.severity, found.code) == ("info", "cuda-off")
+    assert "the save ops copy tensors to the host" in found.seen
 
 
 def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):

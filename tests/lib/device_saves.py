@@ -14,6 +14,13 @@ from tests.lib.stub_cuda import Cupy, Exchange, Other, Paddle26, Torch
 KINDS = [Cupy, Exchange, Other, Paddle26, Torch]
 LAYOUT = fp.Layout(max_batch=32, top_k=5, max_draft=6, spec_batch=32)  # whose messages fit any limit
 FLAG = np.array([True])
+AT_ONCE = [
+    "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
+    "cuThreadExchangeStreamCaptureMode", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncGetAttribute",
+    "cuStreamIsCapturing", "cuCtxGetCurrent", "cuMemHostAlloc", "cuMemHostGetDevicePointer", "cuEventCreate",
+    "cuLaunchKernel",
+]  # fmt: skip
+"""Calls of the driver that a save makes, and raises where they fail."""
 
 
 def placed(inputs, kind, chosen=None, **keywords):
@@ -56,6 +63,7 @@ def save(x=5, preempted=0, **keywords):
 PRELUDE = """
 import ctypes, os, sys, time
 import numpy as np
+os.environ.setdefault("FD_POSTPROC_CUDA", "1")
 from tests.lib import stub_cuda
 stub = stub_cuda.load(os.environ["STUB_CUDA"])
 import fd_postproc as fp

@@ -68,6 +68,12 @@ class Driver:
     def stub_put(self, to, array, size):
         self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(to.value), array, size)
 
+    def stub_get(self, to, address, size, stream, device):
+        self.current(device)
+        self.call("cuMemcpyDtoHAsync_v2", to, ctypes.c_uint64(address.value), size, stream)
+        self.call("cuStreamSynchronize", stream)
+        self.current(0)
+
     def stub_put_later(self, to, array, size, stream):
         self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(to.value), array, size, stream)
 
@@ -82,7 +88,7 @@ class Driver:
         """Work on a stream that takes so long."""
         self.call("cuLaunchHostFunc", ctypes.c_void_p(stream), _sleep, ctypes.c_void_p(int(microseconds)))
 
-    # Times, for tools/gpu.py.
+    # Times, for .ci/gpu-run.
 
     def event(self):
         """An event that keeps the time."""

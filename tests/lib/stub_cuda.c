@@ -69,7 +69,7 @@ static __thread int thread_mode = GLOBAL;
 
 typedef struct work {
     struct work *next;
-    enum { LAUNCH, RECORD, WRITE, BUSY } kind;
+    enum { LAUNCH, RECORD, WRITE, READ, BUSY } kind;
     fdk_job job;
     unsigned blocks, threads, shared;
     struct fdv_event_ *event;
@@ -300,9 +300,63 @@ static int translate(fdk_job *job)
     return good && job->payload != NULL && job->result != NULL;
 }
 
+/* For the tests: how the kernel is wrong, in one launch of `every`; stub_cuda.py has the names. */
+enum wrong {
+    NOT_WRONG, WRONG_ID, WRONG_SCORE, WRONG_RANK, WRONG_COUNT, WRONG_HEADER, ROW_SHIFTED, FIRST_COLUMN, ROWS_OF_OTHERS,
+    TOO_SHORT, TOO_LONG, NOTHING_WRITTEN, REFUSES, SAYS_WIDE, LAST_WORD_MISSING, STALE,
+};
+static int wrong_way, wrong_every = 1, launches;
+void stub_wrong(int way, int every)
+{
+    __atomic_store_n(&wrong_every, every, __ATOMIC_RELAXED);
+    __atomic_store_n(&launches, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&wrong_way, way, __ATOMIC_RELEASE);
+}
+
+static void spoil_inputs(fdk_job *job, int way)
+{
+    if (way == FIRST_COLUMN)
+        job->ids.col = 0;
+    if (way == ROWS_OF_OTHERS)
+        job->scores.row = 0;
+    if (way == ROW_SHIFTED)
+        job->ranks_at.base -= 1;
+}
+
+static void spoil_message(const fdk_job *job, int way)
+{
+    const int32_t batch = job->result->batch, rows = job->result->rows, last = (int32_t)(job->result->length / 4) - 1;
+    int32_t *words = job->payload;
+    if (way == WRONG_ID)
+        words[fdk_place(&job->ids_at, batch, rows, 0, 0, 0)] ^= 1;
+    if (way == WRONG_SCORE)
+        words[fdk_place(&job->scores_at, batch, rows, 0, 0, 0)] ^= 1;
+    if (way == WRONG_RANK)
+        words[fdk_place(&job->ranks_at, batch, rows, 0, 0, 0)] += 1;
+    if (way == WRONG_COUNT)
+        words[job->counts_at] -= 1;
+    if (way == WRONG_HEADER)
+        words[job->stop_word] = -words[job->stop_word];
+    if (way == LAST_WORD_MISSING)
+        words[last] = 0;
+    if (way == TOO_SHORT)
+        job->result->length -= 4;
+    if (way == TOO_LONG)
+        job->result->length += 4;
+    if (way == NOTHING_WRITTEN)
+        job->result->length = FDK_NOT_RUN;
+    if (way == REFUSES)
+        job->result->length = FDK_REFUSED;
+    if (way == SAYS_WIDE)
+        job->result->wide = 256 + FDP_TOKEN_WIDE;
+}
+
 static void launch(work *w)
 {
     uint8_t *shared = malloc(w->shared == 0 ? 1 : w->shared);
+    const int chosen = __atomic_load_n(&wrong_way, __ATOMIC_ACQUIRE);
+    const int turn = __atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED);
+    const int way = turn % __atomic_load_n(&wrong_every, __ATOMIC_RELAXED) == 0 ? chosen : NOT_WRONG;
     if (!translate(&w->job)) {
         pthread_mutex_lock(&lock);
         sticky = ILLEGAL_ADDRESS;
@@ -310,10 +364,12 @@ static void launch(work *w)
         free(shared);
         return;
     }
+    spoil_inputs(&w->job, way);
     for (unsigned block = 0; block < w->blocks; block++)
         for (int phase = 0; phase < FDK_PHASES; phase++)
             for (unsigned thread = 0; thread < w->threads; thread++)
                 fdk_phase(&w->job, phase, shared, (int)block, (int)thread, (int)w->blocks, (int)w->threads);
+    spoil_message(&w->job, way);
     free(shared);
 }
 
@@ -344,6 +400,13 @@ static void *stream_main(void *data)
             usleep((useconds_t)w->size);
         if (w->kind == LAUNCH)
             launch(w);
+        if (w->kind == READ) {
+            memcpy(w->to, real_of(w->from), w->size);
+            pthread_mutex_lock(&lock);
+            w->event->done = 1;
+            pthread_cond_broadcast(&moved);
+            pthread_mutex_unlock(&lock);
+        }
         if (w->kind == WRITE) {
             void *to = real_of(w->to);
             if (to != NULL) /* else a test has ended before its tensor was written */
@@ -429,6 +492,23 @@ void stub_put_later(void *to, const void *from, size_t size, fdv_stream stream)
     memcpy(w->from, from, size);
     w->size = size;
     append(stream, &contexts[0], w);
+}
+
+/* For the tests: a copy to the host, as a framework makes it; it waits for the stream. */
+void stub_get(void *to, void *from, size_t size, fdv_stream stream, int device)
+{
+    struct fdv_event_ copied = {0};
+    work *w = calloc(1, sizeof *w);
+    w->kind = READ;
+    w->to = to;
+    w->from = from;
+    w->size = size;
+    w->event = &copied;
+    append(stream, &contexts[device], w);
+    pthread_mutex_lock(&lock);
+    while (!copied.done)
+        pthread_cond_wait(&moved, &lock);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- The driver API ------------------------------------------------------------------------------------- */
@@ -638,7 +718,7 @@ fdv_result cuEventCreate(fdv_event *event, unsigned flags)
     *event = calloc(1, sizeof **event);
     (*event)->context = now();
     count(LIVE_EVENTS, 1);
-    if (flags == 0 && getenv("FD_POSTPROC_TEST_DRIVER") != NULL) /* tools/gpu.py times with it */
+    if (flags == 0 && getenv("FD_POSTPROC_TEST_DRIVER") != NULL) /* .ci/gpu-run times with it */
         return OK;
     return flags == (FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING) ? OK : INVALID_VALUE;
 }
@@ -715,6 +795,11 @@ fdv_result cuLaunchKernel(fdv_function function, unsigned grid_x, unsigned grid_
     w->blocks = grid_x;
     w->threads = block_x;
     w->shared = shared;
+    if (__atomic_load_n(&wrong_way, __ATOMIC_ACQUIRE) == STALE) { /* it does not wait for its stream */
+        launch(w);
+        free(w);
+        return OK;
+    }
     append(stream, now(), w);
     return OK;
 }
@@ -770,6 +855,22 @@ fdv_result cuMemcpyHtoDAsync_v2(fdv_address to, const void *from, size_t size, f
 {
     ENTER("cuMemcpyHtoDAsync");
     stub_put_later((void *)to, from, size, stream);
+    return OK;
+}
+
+fdv_result cuMemcpyDtoHAsync_v2(void *to, fdv_address from, size_t size, fdv_stream stream)
+{
+    ENTER("cuMemcpyDtoHAsync");
+    if (now() == NULL || real_of((void *)from) == NULL)
+        return INVALID_VALUE;
+    stub_get(to, (void *)from, size, stream, now()->device);
+    return OK;
+}
+
+fdv_result cuStreamSynchronize(fdv_stream stream)
+{
+    (void)stream; /* the copy before has waited */
+    ENTER_UNSAFE("cuStreamSynchronize");
     return OK;
 }
 

@@ -15,6 +15,10 @@ from tests.lib.c_library import SHARED, STRICT, compiler
 
 SOURCE = Path(__file__).with_name("stub_cuda.c")
 NAME = "libcuda.so.1"
+WRONG = [
+    "", "id", "score", "rank", "count", "header", "row shifted", "first column", "rows of others",
+    "too short", "too long", "nothing written", "refuses", "says wide", "last word missing", "stale",
+]  # fmt: skip
 COUNTED = ["allocations", "allocations begun", "pinned", "events", "loads", "shared", "ids in line"]
 
 
@@ -80,14 +84,26 @@ def laid_out(array, gap, device, stream=None):
         wide[..., :: gap + 1] = array
     memory = Memory(max(wide.nbytes, 1), device)
     memory.put(wide, stream)
+    memory.laid_out = wide.shape, gap, device
     strides = tuple(step // array.itemsize for step in wide.strides)
     return memory, (*strides[:-1], gap + 1) if array.ndim else strides
+
+
+def copied(tensor):
+    """The array of a tensor, as its framework copies it to the host: behind other work on its stream."""
+    shape, gap, device = tensor.memory.laid_out
+    array = np.empty(shape, tensor.dtype)
+    to, size = array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes)
+    stream = ctypes.c_void_p(Exchange.stream or None)
+    load().stub_get(to, ctypes.c_void_p(tensor.memory.address), size, stream, device)
+    return array[..., :: gap + 1] if shape else array
 
 
 class Other:
     """What all kinds of libraries offer: ``__cuda_array_interface__``; the stream rides in it."""
 
     stream = 0
+    copy_to_host = copied
 
     def __init__(self, array, *, gap=0, device=0, put_on=None):
         array = np.asarray(array)
@@ -106,6 +122,8 @@ class Other:
 
 class Cupy(Other):
     """What CuPy offers."""
+
+    get = copied
 
     __module__ = "cupy"
 
@@ -140,6 +158,8 @@ class _Asked:
         array = np.asarray(array)
         self.memory, self._strides = laid_out(array, gap, device, put_on)
         self.dtype, self.shape = array.dtype, list(array.shape)
+
+    cpu = copied
 
     def data_ptr(self):
         return self.memory.address
@@ -251,6 +271,7 @@ class Exchange:
         self.c_shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
         self.c_strides = (ctypes.c_int64 * max(array.ndim, 1))(*strides)
 
+    cpu = copied
     # Asked only for the flag, which is looked at step by step.
     data_ptr = Torch.data_ptr
 

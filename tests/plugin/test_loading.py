@@ -209,6 +209,11 @@ def words(peer):
 
 def test_the_peer_is_announced_and_withdrawn(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_PEER", "something/9")
+    monkeypatch.setenv("FD_POSTPROC_WORKER", "0")  # FastDeploy's workers send no accepted tokens there
+    activation.announce_peer(True, True, True)
+    assert words(os.environ["FD_POSTPROC_PEER"]) == ["compact/1", "streams/3"]
+    activation.announce_peer(False)
+    monkeypatch.delenv("FD_POSTPROC_WORKER")
     numbers = set()
     for more, announced in [
         ((), ["compact/1"]),

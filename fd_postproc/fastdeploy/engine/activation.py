@@ -15,7 +15,17 @@ from ...errors import QueueError
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...queues import queue_id_from_env
-from ...support.environment import COMPACT, DISABLE, DRAFTS, PEER, SERVICE, STREAMS, is_on, service_number
+from ...support.environment import (
+    COMPACT,
+    DISABLE,
+    DRAFTS,
+    PEER,
+    SERVICE,
+    STREAMS,
+    WORKER,
+    is_on,
+    service_number,
+)
 from .. import gate
 from ..build import KeyRule, key_rule, ops_module
 from ..contract import contract_gap
@@ -105,7 +115,7 @@ def announce_peer(active: bool, streamed: bool = False, drafts: bool = False, ra
         words = {
             COMPACT: True,
             STREAMS: streamed,
-            DRAFTS: streamed and drafts,
+            DRAFTS: streamed and drafts and is_on(WORKER),
             f"{SERVICE}{number:08x}": number != 0,
         }
         os.environ[PEER.name] = ",".join(word for word, meant in words.items() if meant)

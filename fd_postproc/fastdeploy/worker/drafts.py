@@ -10,16 +10,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ..._core import _op_frame, host_flag, host_input
+from ..._core import _op_message, host_flag, host_input
 from ...core.layout import GPU, Layout
-from ...core.tensors import ROLES
+from ...core.tensors import ROLES, on_host
 from ...errors import UnfitNumber
 from ...ops.arguments import check_flag, check_sizes, say
 from ...ops.environment import message_id, peer_understands
 from ...ops.table import OpSpec
 from ...support.environment import DRAFTS
 from .split_frames import Runner
-from .streams import _on_host, numbering
+from .streams import numbering
 
 
 def engine_wants_drafts() -> bool:
@@ -54,11 +54,12 @@ class DraftOp:
         sender, number = numbering.next()
         _, _, stop, flag, skip = self._spec.words
         inputs: dict[str, Any] = {
-            role: host_input(_on_host(args[at]), name, ROLES[role]) for role, name, at in self._spec.tensors
+            role: host_input(on_host(args[at], name), name, ROLES[role])
+            for role, name, at in self._spec.tensors
         }
         batch, width, rows, cols = check_sizes(self._name, inputs)
-        goes_on, message = host_flag(_on_host(args[stop]), "not_need_stop"), message_id()
-        frame = _op_frame(
+        goes_on, message = host_flag(on_host(args[stop], "not_need_stop"), "not_need_stop"), message_id()
+        frame = _op_message(
             self._name, inputs, batch, cols, width, rows, _layout(batch, cols),
             stop_flag=message if goes_on else -message,
             flag=check_flag(args[flag]) if flag >= 0 else 0,

@@ -21,22 +21,23 @@ def register() -> None:
 
 
 def _activate() -> None:
-    from ...support.environment import DISABLE, is_on
+    from ...support.environment import CUDA, DISABLE, WORKER, is_on
     from ..build import ops_module
     from ..logs import fastdeploy_log, forward, tell_variables
     from . import warmup
 
     log = fastdeploy_log()
     tell_variables(log)
-    if is_on(DISABLE):
-        log.info("fd_postproc: worker side off: FD_POSTPROC_DISABLE is set")
+    if is_on(DISABLE) or not is_on(WORKER):
+        why = f"{DISABLE} is set" if is_on(DISABLE) else f"{WORKER} is off"
+        log.info("fd_postproc: worker side off: %s", why)
         return
     _take_over_streams(log)
     names = replace_save_ops()
     if names:
         forward()
         log.debug("fd_postproc: in place of FastDeploy's save ops: %s", ", ".join(names))
-        if ops_module().__name__.endswith(".gpu"):
+        if ops_module().__name__.endswith(".gpu") and CUDA.text != "0":
             warmup.begin()
     else:
         log.info("fd_postproc: worker side off: this build of FastDeploy has none of the save ops known here")
@@ -56,13 +57,14 @@ def _take_over_streams(log: logging.Logger) -> None:
 
 def replace_save_ops() -> list[str]:
     """Install our save ops where FastDeploy's modules have its own; return their names."""
+    from ...ops.device import saves
     from ...ops.table import SAVE_OPS
     from .. import replacements
     from ..build import ops_module
     from ..called import foreign_layer, place_of
     from ..gauges import export
     from ..logs import export_active, fastdeploy_log
-    from .sending import SaveOp
+    from .sending import SaveOp, report_kernel
 
     own = ops_module()
     get_output_ep = getattr(own, "get_output_ep", None)
@@ -83,6 +85,8 @@ def replace_save_ops() -> list[str]:
             continue
         wanted.append((name, original, SaveOp(name, original, get_output_ep)))
     if wanted:
+        if report_kernel not in saves.proof.listeners:
+            saves.proof.listeners.append(report_kernel)
         there = [(own, name, ours) for name, _, ours in wanted]
         replacements.install("save ops", *there, *replacements.everywhere(*wanted))
     return [name for name, *_ in wanted]

@@ -18,11 +18,13 @@ from ...errors import CudaError, QueueError, QueueRemoved, UnfitNumber
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...ops.environment import send_dialect
+from ...ops.proof import State
 from ...ops.sent import sent
 from ...ops.table import SAVE_OPS
 from ...queues import queue_id_from_env
 from ..build import KeyRule, key_rule, stock_dialect
-from ..fallback import Guard
+from ..fallback import Guard, count
+from ..gauges import export
 from ..logs import export_active, fastdeploy_log
 from .drafts import DraftOp, engine_wants_drafts
 from .limit_check import check_room
@@ -271,6 +273,16 @@ def _recorder_of(pid: int, channel: Channel) -> Recorder:
 def recorder_of_process(channel: Channel) -> Recorder:
     """The recorder of this process, shared by all of its save ops."""
     return _recorder_of(os.getpid(), channel)
+
+
+def report_kernel(state: State) -> None:
+    """Report whether the save kernel is used; the flight recorder's file keeps what turned it off."""
+    export("fast_path", "path", "cuda", state.is_used)
+    if state.why_off:
+        count("cuda")
+        recorder, text = recorder_of_process(state.channel), f"the save kernel is off: {state.why_off}"
+        recorder.event(Kind.FELL_BACK, text=text)
+        recorder.note(text)
 
 
 def _rows(tensor: Any) -> int:

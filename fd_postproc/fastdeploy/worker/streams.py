@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from ..._core import Sampled
+from ...core.tensors import on_host
 from ...ops.environment import peer_understands
 from ...support.environment import STREAMS
 from .. import gate, replacements
@@ -53,8 +54,8 @@ def content_of(
         if rows is not None and slot < slots:
             prompts[slot] = tuple(part.numpy() for part in _tensors(rows))
     masks = None if sampling_mask is None else list(sampling_mask)[:slots]
-    rows = tuple(map(_on_host, _tensors(logprobs))) if logprobs else None
-    tokens = _on_host(output_tokens)
+    rows = tuple(on_host(part, "log-probabilities") for part in _tensors(logprobs)) if logprobs else None
+    tokens = on_host(output_tokens, "tokens")
     return Content(slots, tokens, rows, masks, prompts)
 
 
@@ -66,13 +67,6 @@ def numbered(content: Content) -> Content:
 
 def _tensors(rows: Any) -> tuple[Any, Any, Any]:
     return rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks
-
-
-def _on_host(tensor: Any) -> Any:
-    """The tensor in host memory, copied if it is on a device."""
-    place = getattr(tensor, "place", None)
-    there = place is None or place.is_cpu_place() or place.is_cuda_pinned_place()
-    return tensor if there else tensor.cpu()
 
 
 class Numbering:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.lib.c_library import compiler
 from tests.lib.children import python
-from tests.lib.device_saves import received
+from tests.lib.device_saves import AT_ONCE, received
 from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
@@ -80,14 +80,6 @@ def test_without_the_extension(run):
 )
 def test_why_a_save_is_refused(variables, told, run):
     assert run("print(error_of(save, 1))", **variables).startswith(told)
-
-
-AT_ONCE = [
-    "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
-    "cuThreadExchangeStreamCaptureMode", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncGetAttribute",
-    "cuStreamIsCapturing", "cuCtxGetCurrent", "cuMemHostAlloc", "cuMemHostGetDevicePointer", "cuEventCreate",
-    "cuLaunchKernel",
-]  # fmt: skip
 
 
 @each("call", AT_ONCE)

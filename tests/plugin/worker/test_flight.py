@@ -1,14 +1,22 @@
 """What the worker side puts into its flight recorder's file."""
 
+import functools
 import os
+import subprocess
+import sys
 
 import pytest
+from prometheus_client import REGISTRY
 
-from fd_postproc import MessageTooBig
+from fd_postproc import MessageTooBig, doctor
+from fd_postproc.doctor import environment
 from fd_postproc.fastdeploy.worker import sending
-from fd_postproc.flight import reading
+from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
 from fd_postproc.flight.reading import Event
+from fd_postproc.ops.device import saves
+from fd_postproc.ops.proof import State
+from tests.lib.waiting import PATIENCE
 from tests.lib.worker_side import sampled, save
 
 pytestmark = pytest.mark.framework
@@ -56,3 +64,32 @@ def test_what_is_left_to_fastdeploy(double, plugged, entries, monkeypatch):
     (one,) = entries(Kind.FELL_BACK)
     assert "keys of queues" in one.text
     assert not entries(Kind.SENT)
+
+
+def test_why_the_kernel_is_off(double, plugged, entries, monkeypatch):
+    """The gauge says it, the counter, explain, and the doctor, as long as the file is there."""
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    (report,) = saves.proof.listeners
+    gauge = functools.partial(REGISTRY.get_sample_value, "fd_postproc_fast_path", {"path": "cuda"})
+    total = functools.partial(REGISTRY.get_sample_value, "fd_postproc_fallbacks_total", {"seam": "cuda"})
+    before = total() or 0
+    for is_used, why in (False, ""), (True, ""), (False, "word 7 is wrong"):
+        report(State(is_used, why, "topk"))
+        assert gauge() == is_used
+    assert total() == before + 1
+    save(double, "topk", sampled("topk"))
+    (left,) = entries(Kind.FELL_BACK)
+    assert left.text == "the save kernel is off: word 7 is wrong"
+    monkeypatch.setattr(environment, "why_no_cuda", lambda: "")
+    found = environment.check_cuda()[1]
+    assert (found.severity, found.code, found.seen) == ("warning", "cuda-turned-off", left.text)
+    told = doctor.bug_report([found])["findings"]
+    assert [one["seen"] for one in told] == [left.text]
+    (path,) = files.listed()
+    done = subprocess.run(
+        [sys.executable, "-m", "fd_postproc", "explain", path],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert left.text in done.stdout, done.stderr

@@ -10,7 +10,9 @@ import pytest
 
 from fd_postproc.fastdeploy import logs
 from fd_postproc.fastdeploy.worker import entry as worker
+from fd_postproc.fastdeploy.worker import warmup
 from fd_postproc.fastdeploy.worker.sending import SaveOp
+from fd_postproc.fastdeploy.worker.streams import StreamBuilder
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.nursery import with_paddle
 from tests.lib.rows import each
@@ -60,11 +62,27 @@ def test_on_and_off(double, plugged):
     assert logs._forward not in logging.getLogger("fd_postproc").handlers
 
 
-def test_it_falls_back_on_request(double, originals, log, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
-    worker.register()
+@each("switch, value", [("FD_POSTPROC_DISABLE", "1"), ("FD_POSTPROC_WORKER", "0")])
+def test_it_falls_back_on_request(switch, value, double, originals, log, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
+    with monkeypatch.context() as patch:
+        patch.setenv(switch, value)
+        worker.register()
     assert not isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
-    assert lines(log, "INFO", "FD_POSTPROC_DISABLE")
+    assert not isinstance(
+        double.model_executor__pre_and_post_process._build_stream_transfer_data, StreamBuilder
+    )
+    assert lines(log, "INFO", "worker side off", switch)
+
+
+@each("value, begun", [("0", 0), ("1", 1), ("auto", 1)])
+def test_the_kernel_is_loaded_early_where_it_may_be_used(value, begun, double, originals, monkeypatch):
+    told = []
+    monkeypatch.setattr(warmup, "begin", lambda: told.append(1))
+    monkeypatch.setenv("FD_POSTPROC_CUDA", value)
+    worker.register()
+    assert len(told) == begun
+    restore_save_ops()
 
 
 def test_unreadable_switches_are_said_and_are_safe(double, originals, log, monkeypatch):

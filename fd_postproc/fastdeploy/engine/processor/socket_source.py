@@ -16,7 +16,7 @@ from ....flight.codes import Kind
 from ....ops.environment import peer_understands
 from ....ops.log_throttle import Backoff
 from ....queues import existing, locate
-from ....support.environment import DRAFTS, PEER
+from ....support.environment import DRAFTS, PEER, WORKER
 from .frame_step import Framed
 from .host import Host
 from .journal import Journal
@@ -30,7 +30,7 @@ MASKS_AND_DRAFTS = (
 UNANNOUNCED = (
     "FD_USE_GET_SAVE_OUTPUT_V1 does not support speculative decoding in FastDeploy, and the plug-in has not "
     f"announced to the workers that it takes accepted tokens there ({PEER.name} lacks {DRAFTS}): "
-    "the engine's log says why; or turn one of the two off"
+    f"{WORKER} is off, or the engine's log says why; or turn one of the two off"
 )
 MOST_WAITING = 2
 """Limit of messages in the socket, where one may be a piece of a step of many megabytes."""
