@@ -54,8 +54,8 @@ def with_short_labels(reference: str) -> str:
 
 def gather(folder: Path) -> None:
     settings = (root / "mkdocs.yml").read_text(encoding="utf-8")
-    named = re.findall(r": (\S+\.md)$|extra_css: \[(.+)\]", settings, re.M)
-    waiting = [root / name for pair in named for name in pair if name]
+    named = re.findall(r"(?:: |extra_css: \[)(\S+\.(?:md|svg|css))\]?$", settings, re.M)
+    waiting = [root / name for name in named]
     done = set()
     while waiting:
         path = waiting.pop()

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 EXAMPLES = f"""questions: {", ".join(QUESTIONS)}
 
 columns: spread is half the distance between the quartiles; speed-up is the time of FastDeploy's way divided
-by this one's; "/ floor" is this one's time divided by that of C that does the same and checks nothing.  A
-case such as "spec_topk b256 a2 c21" is channel, requests, accepted tokens of each, logprob columns.
+by this one's; "/ floor" is this one's time divided by that of C that does the same and checks nothing.  With
+a spread above 30 % a ratio is "noisy".  A narrow terminal has no room for bytes, objects and best.  A case
+such as "spec_topk b256 a2 c21" is channel, requests, accepted tokens of each, logprob columns.
 
 examples:
   python -m benchmarks --quick                       all questions, few cases: a minute or two
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, 140)
-    for table in report.report(found, before):
+    for table in report.report(found, screen.width, before):
         screen.print(table)
     if before is not None:
         for difference in runner.differences(before, found):
@@ -113,6 +114,8 @@ def _measure(todo: list[tuple[str, Comparison]], effort: Effort, found: Found) -
 
         for done in runner.measure(todo, effort, tick):
             found.append(done)
+            if not progress.console.is_terminal:  # which draws no bar
+                note(f"benchmarks: {len(found)} of {len(todo)}: {done[0]}: {done[1].case}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -113,7 +113,10 @@ def _scaled(parts_: dict[str, float], total: float) -> dict[str, float]:
 
 
 def _waterfall(found: dict[str, list[Compared]]) -> Any:
-    """Both on one scale.  The whole is the median that the tables have; its parts are in proportion."""
+    """Both on one scale.  The whole is the median that the tables have, of FastDeploy's own class if it ran.
+
+    Its parts are in proportion to those of the class restated.
+    """
     whole = {one.case: one.results for one in found.get("engine", [])}
     measured = [one for one in found.get("engine", []) if one.case.endswith(", parts")]
     names = [
@@ -130,8 +133,10 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
     longest, ticks, cases = 0.0, {}, {str(case): case for case in processors.cases(True)}
     for group, one in enumerate(measured):
         medians = whole.get(one.case.removesuffix(", parts"), {})
+        shown = {processors.RESTATED: processors.REAL} if processors.REAL in medians else {}
         totals = [
-            medians[name].median if name in medians else sum(parts(one, name).values()) for name in names
+            medians[shown.get(name, name)].median if name in medians else sum(parts(one, name).values())
+            for name in names
         ]
         longest = max(longest, *totals)
         for place, name, total in zip((3 * group, 3 * group + 1), names, totals, strict=True):
@@ -142,7 +147,7 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
             case = cases[one.case.removesuffix(", parts")]
             columns = f"{case.columns} column{'s' if case.columns > 1 else ''}"
             words = f"{case.batch} requests, {case.accepted} tokens, {columns}"
-            ticks[place] = f"{words}\n{name}" if name != OURS else name
+            ticks[place] = f"{words}\n{shown.get(name, name)}" if name != OURS else name
     for part, colour in shades.items():
         if part != engine.GET:  # too narrow to be seen
             panel.barh(0, 0, color=colour, label=part)

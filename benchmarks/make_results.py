@@ -2,8 +2,10 @@
 
     python -m benchmarks.make_results              measures (a quarter of an hour), then writes
     python -m benchmarks.make_results --from FILE  writes what `python -m benchmarks --json FILE` measured
+    python -m benchmarks.make_results --redraw     writes picture and READMEs anew, from the stored results
 
-results.json has every case.  RESULTS.md shows those of ``python -m benchmarks --quick``.
+results.json has every case.  RESULTS.md shows those of ``python -m benchmarks --quick``.  The
+READMEs' table of the real service is that of harness/service/service.json.
 Close other programs first.  Text outside the markers ``<!-- bench:NAME -->`` ... ``<!-- /bench -->`` stays.
 """
 
@@ -12,6 +14,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,53 +22,100 @@ import types
 from pathlib import Path
 
 from benchmarks import QUESTIONS, charts, instructions, report, runner
-from benchmarks.processors import OURS, RESTATED
+from benchmarks.processors import OURS, REAL, RESTATED
+from benchmarks.receive import BASELINE as GET_OP
+from benchmarks.save import BASELINE as SAVE_OP
+from benchmarks.save import PADDLE
+from fd_postproc.cli.terminal import note
 
 HERE = Path(__file__).parent
 PICTURES, EVERYTHING = HERE / "plots", HERE / "results.json"
+SERVICE = HERE.parent / "harness" / "service" / "service.json"
+READMES = (HERE.parent / "README.md", HERE.parent / "README_CN.md")
 MARKED = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
 def blocks(found):
-    """Text for each marker: a table for each question, README's, the machine."""
+    """Text for each marker of RESULTS.md: a table for each question, the machine."""
     made = {
         question: report.markdown(question, compared)
         for question, compared in report.by_question(main_rows(found)).items()
     }
     counts = json.loads((HERE / "instructions.json").read_text())["counts"]
-    rest = {
-        "speed": for_operators(found),
-        "machine": machine(found),
-    }
-    return {**made, **rest, "instructions": instructions.markdown(counts)}
+    return {**made, "machine": machine(found), "instructions": instructions.markdown(counts)}
 
 
-NARROW, WIDE = "spec_topk b256 a2 c1", "spec_topk b256 a2 c21"
-FOR_OPERATORS = (  # what, the question and case that measure it, and the contender that is FastDeploy's way
-    ("engine process, with the 20 likeliest tokens", "engine", WIDE, RESTATED),
-    ("engine process, with the sampled token's alone", "engine", NARROW, RESTATED),
-    (
-        "of that: take the message out of the queue",
-        "receive",
-        f"{WIDE}, compact",
-        "FastDeploy's get op restated",
-    ),
-    ("worker: save the step from CPU tensors", "save", NARROW, "FastDeploy's op restated"),
+NARROW = ("spec_topk b256 a2 c1", "`spec_topk`, 1 column")
+WIDE = ("spec_topk b256 a2 c21", "`spec_topk`, 21 columns")
+TOPK = ("topk b256 c21", "`topk`, 21 columns")
+SPEC, PLAIN = ("spec b256 a2", "`spec`"), ("plain b256", "`plain`")
+ENGINE = ("engine process", "engine", (REAL, RESTATED), OURS)
+RECEIVE = ("message to `Step`", "receive", (GET_OP,), OURS)
+SAVE = ("save op, NumPy arrays", "save", (SAVE_OP,), OURS)
+SAVE_PADDLE = ("save op, Paddle's tensors", "save", (SAVE_OP,), PADDLE)
+FOR_READERS = (  # what is measured, on which case; ours is not the faster one in all of them
+    *((ENGINE, case, "") for case in (WIDE, NARROW, PLAIN)),
+    *((RECEIVE, case, ", compact") for case in (WIDE, NARROW, TOPK)),
+    *((RECEIVE, case, ", packed") for case in (SPEC, PLAIN)),
+    *((SAVE_PADDLE, case, "") for case in (WIDE, NARROW)),
+    *((SAVE, case, "") for case in (WIDE, NARROW, TOPK, SPEC, PLAIN)),
 )
 
 
-def for_operators(found):
-    """README's table: medians, and how many times as fast."""
+def times(ratio):
+    """A ratio with two digits, or as a whole number."""
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:#.2g}".rstrip(".")
+
+
+def times_as_fast(stock, ours):
+    """How many times; "noisy" if a spread is too wide for it."""
+    if report.noisy(stock, ours):
+        return report.NOISY
+    return times(stock.median / ours.median)
+
+
+def for_readers(found):
+    """README's table: medians, and how many times as fast.  FastDeploy's own class where it was measured."""
     results = report.earlier(found)
-    lines = ["| one step | FastDeploy | fd_postproc | times as fast |", "|---|---:|---:|---:|"]
-    for what, question, case, by in FOR_OPERATORS:
-        ours, stock = (results.get((question, case, name)) for name in (OURS, by))
-        if ours and stock:
-            times = stock.median / ours.median
-            fast = f"{times:.1f}" if times < 10 else f"{times:.0f}"
-            lines.append(
-                f"| {what} | {report.seconds(stock.median)} | {report.seconds(ours.median)} | {fast} |"
+    lines = [
+        "| one step of 256 requests | FastDeploy | fd_postproc | times as fast |",
+        "|---|---:|---:|---:|",
+    ]
+    for (what, question, theirs, name), (case, label), dialect in FOR_READERS:
+        stocks = {one: results.get((question, case + dialect, one)) for one in theirs}
+        by = next((one for one, stock in stocks.items() if stock), None)
+        ours = results.get((question, case + dialect, name))
+        if ours and by:
+            cells = (
+                f"{what}: {label}",
+                f"{report.seconds(stocks[by].median)}{', restated' * (by != REAL)}",
+                report.seconds(ours.median),
+                times_as_fast(stocks[by], ours),
             )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def paces(rows):
+    """README's table of the real service: a worker that never waits, and one that has a step each 100 ms.
+
+    Parameters
+    ----------
+    rows : list of dict
+        Of harness/service/service.json.
+    """
+    costs = {
+        (row["requests"], row["kind"], row["interval"], row["plug-in"]): row["engine ms"] for row in rows
+    }
+    lines = [
+        "| 256 requests: the engine's CPU of a step | FastDeploy | fd_postproc | times as fast |",
+        "|---|---:|---:|---:|",
+    ]
+    for kind, label in (("21 columns", "21 columns"), ("plain", "no log-probabilities")):
+        for interval, pace in ((0.1, "a step each 100 ms"), (0.0, "a worker that never waits")):
+            stock, ours = (1e-3 * costs[256, kind, interval, plug_in] for plug_in in (False, True))
+            cells = report.seconds(stock), report.seconds(ours), times(stock / ours)
+            lines.append(f"| {label}, {pace} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -80,8 +130,8 @@ SCALES = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "%": 1e-2}
 
 def number(text):
     """A cell of a table as a number: times in seconds, shares of one; None if it is empty."""
-    if text in ("", "none"):
-        return None if text == "" else 0
+    if text in ("", "none", report.NOISY):
+        return 0 if text == "none" else None
     value, _, unit = text.removesuffix("x").replace(",", "").partition(" ")
     return float(f"{float(value) * SCALES[unit]:.3g}") if unit else json.loads(value)
 
@@ -104,18 +154,20 @@ def everything(found):
     return {"machine": machine(found), "questions": questions}
 
 
-def recorded(path=EVERYTHING):
-    """The medians and fastest timings of question engine in results.json."""
-    table = json.loads(path.read_text())["questions"]["engine"]
-    cases = {}
-    for row in table["rows"]:
-        cell = dict(zip(table["columns"], row, strict=True))
-        one = types.SimpleNamespace(median=cell["median"], best=cell["best"])
-        cases.setdefault(cell["case"], {})[cell["contender"]] = one
-    return [("engine", runner.Compared(case, results)) for case, results in cases.items()]
+def recorded(path):
+    """What results.json has, as far as picture and READMEs show it: medians, spreads, fastest timings."""
+    found = []
+    for question, table in json.loads(path.read_text())["questions"].items():
+        cases = {}
+        for row in table["rows"]:
+            cell = dict(zip(table["columns"], row, strict=True))
+            one = types.SimpleNamespace(**{name: cell[name] for name in ("median", "spread", "best")})
+            cases.setdefault(cell["case"], {})[cell["contender"]] = one
+        found += [(question, runner.Compared(case, results)) for case, results in cases.items()]
+    return found
 
 
-def write_json(content, path=EVERYTHING):
+def write_json(content, path):
     """A row a line."""
     text = json.dumps(content, indent=1, ensure_ascii=False)
     innermost = re.compile(r"\[[^][{}]*\]")
@@ -127,17 +179,11 @@ def machine(found):
     first = next(iter(found[0][1].results.values()))
     facts, dates = first.facts, first.benchmark.get_dates()
     day = f"; {dates[0]:%F}" if dates else ""
-    loads = [
-        float(result.facts["load_avg_1min"])
-        for _, one in found
-        for result in one.results.values()
-        if "load_avg_1min" in result.facts
-    ]
-    load = f"  Load average while measuring: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+    load = report.load_average(found)
     python = f"{facts.get('python_version', '?')}, {facts.get('python_compiler', platform.python_compiler())}"
     return (
         f"{facts.get('cpu_model_name', platform.processor())}, {facts.get('cpu_count')} cores; "
-        f"{facts.get('platform')}; Python {python}{day}.{load}"
+        f"{facts.get('platform')}; Python {python}{day}.{'  ' * bool(load)}{load}"
     )
 
 
@@ -156,25 +202,36 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--from", dest="source", type=Path, help="timings that exist already")
-    parser.add_argument("--redraw", action="store_true", help="only the picture, of results.json")
+    parser.add_argument("--redraw", action="store_true", help="only what is made from stored results")
     options = parser.parse_args()
-    if options.redraw:
-        charts.draw(recorded(), PICTURES)
-        return
-    source = options.source
+    try:  # what is missing is better known before a quarter of an hour than after it
+        charts.require_matplotlib()
+        if not options.redraw:
+            runner.require_pyperf()
+    except ModuleNotFoundError as error:
+        parser.error(str(error))
+    source, folder = options.source, None
     if source is not None and not source.exists():
         parser.error(f"--from {source}: no such file; python -m benchmarks --json FILE makes one")
-    with tempfile.TemporaryDirectory() as folder:
-        if source is None:
-            source = Path(folder, "timings.json")
-            command = [sys.executable, "-m", "benchmarks", "--json", os.fspath(source)]
-            subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
+    if source is None and not options.redraw:
+        folder = tempfile.mkdtemp(prefix="fd_postproc-timings-")
+        source = Path(folder, "timings.json")
+        command = [sys.executable, "-m", "benchmarks", "--json", os.fspath(source)]
+        note(f"make_results: measuring; after a failure, --from {source} writes what was measured")
+        status = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.DEVNULL).returncode
+        if status:
+            sys.exit(status)
+    if source is not None:
         found = runner.load(source)
-    write_json(everything(found))
+        write_json(everything(found), EVERYTHING)
+        fill(HERE / "RESULTS.md", blocks(found))
+    found = recorded(EVERYTHING)
     charts.draw(found, PICTURES)
-    texts = blocks(found)
-    for page in (HERE / "RESULTS.md", HERE.parent / "README.md", HERE.parent / "README_CN.md"):
+    texts = {"speed": for_readers(found), "pace": paces(json.loads(SERVICE.read_text()))}
+    for page in READMES:
         fill(page, texts)
+    if folder:
+        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

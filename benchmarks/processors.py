@@ -23,6 +23,7 @@ from tests.restated.workload import Load, flat_view
 
 from .cases import Case, Unavailable, check
 
+REAL = "FastDeploy"
 RESTATED = "FastDeploy restated"
 OURS = "fd_postproc"
 DOUBLE = Path(__file__).resolve().parents[1] / "tests" / "fastdeploy_double"
@@ -37,7 +38,7 @@ CLASSES: dict[str, Callable[[Any], type]] = {
 
 def names() -> list[str]:
     """The token processors to compare; FastDeploy's own only where it is installed or named."""
-    return ["FastDeploy", *CLASSES] if _has_real() else list(CLASSES)
+    return [REAL, *CLASSES] if _has_real() else list(CLASSES)
 
 
 def _has_real() -> bool:

@@ -14,6 +14,11 @@ from rich.text import Text
 from .runner import Compared, Found, Result
 
 OURS = "fd_postproc"
+NOISY = "noisy"
+WIDEST = 0.3
+"""The spread above which a ratio is not shown: NOISY stands in its place."""
+LEAST = ("objects", "bytes", "best")
+"""Columns that a narrow terminal has no room for, first the one that is missed least."""
 
 
 def seconds(value: float) -> str:
@@ -24,6 +29,11 @@ def seconds(value: float) -> str:
         if value >= scale:
             return f"{_three(value / scale)} {unit}"
     return f"{_three(value / 1e-9)} ns"
+
+
+def noisy(*results: Result) -> bool:
+    """Whether one of them has a spread too wide for a ratio."""
+    return any(one.spread > WIDEST for one in results)
 
 
 def _three(value: float) -> str:
@@ -75,11 +85,15 @@ def _key(question: str, compared: Compared, result: Result) -> tuple[str, str, s
 
 
 def _ratio(one: Result | None, other: Result | None, unit: str = "") -> str:
-    return f"{_three(one.ratio(other))}{unit}" if one and other else ""
+    if not (one and other):
+        return ""
+    return NOISY if noisy(one, other) else f"{_three(one.ratio(other))}{unit}"
 
 
 def _since(now: Result, then: Result | None) -> str:
-    return f"{now.median / then.median:.2f}" if then else ""
+    if not then:
+        return ""
+    return NOISY if noisy(now, then) else f"{now.median / then.median:.2f}"
 
 
 def by_question(found: Found) -> dict[str, list[Compared]]:
@@ -118,13 +132,24 @@ def rows(question: str, compared: list[Compared], shown: list[Column]) -> list[l
 
 
 def table(
-    question: str, compared: list[Compared], before: dict[tuple[str, str, str], Result] | None = None
+    question: str,
+    compared: list[Compared],
+    width: int,
+    before: dict[tuple[str, str, str], Result] | None = None,
 ) -> Table:
-    """One question's results for a terminal.  Columns without content are left out."""
+    """One question's results for a terminal of so many columns.
+
+    Columns without content are left out, and then those of LEAST, until labels need no second line.
+    """
     module = importlib.import_module(f"{__package__}.{question}")
     shown = columns(question, before)
     cells = rows(question, compared, shown)
     used = [i for i in range(len(shown)) if any(line[2 + i] for line in cells)]
+    labels = max(max(len(line[0]), len("  " + line[1]) * any(line[2:])) for line in cells)
+    for least in LEAST:
+        texts = ((shown[i].heading, *(line[2 + i] for line in cells)) for i in used)
+        if labels + sum(3 + max(map(len, column)) for column in texts) > width:
+            used = [i for i in used if shown[i].heading != least]
     out = Table(
         title=Text(f"{question}: {module.ABOUT}"),
         title_justify="left",
@@ -149,17 +174,33 @@ def notes(question: str, compared: list[Compared]) -> list[str]:
     return said(compared) if said else []
 
 
-def report(found: Found, before: Found | None = None) -> list[RenderableType]:
+def load_average(found: Found) -> str:
+    """Of the machine while it was measured, in a sentence; empty if it is not known."""
+    facts = [result.facts for _, one in found for result in one.results.values()]
+    loads = [float(one["load_avg_1min"]) for one in facts if "load_avg_1min" in one]
+    return f"Load average while measuring: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+
+
+def report(found: Found, width: int, before: Found | None = None) -> list[RenderableType]:
     """Tables of all questions, in the order in which they were asked, and notes under them.
 
-    Beside an earlier run, if one is given.
+    Parameters
+    ----------
+    found : list of (str, Compared)
+    width : int
+        Columns of the terminal.
+    before : list of (str, Compared), optional
+        An earlier run, to stand beside this one.
     """
     then = None if before is None else earlier(before)
     shown: list[RenderableType] = []
     for question, compared in by_question(found).items():
-        shown.append(table(question, compared, then))
+        shown.append(table(question, compared, width, then))
         shown += [Text(line) for line in notes(question, compared)]
         shown.append(Text())
+    if any(noisy(result) for _, one in found for result in one.results.values()):
+        shown.append(Text(f"{NOISY}: no ratio of timings with a spread above {100 * WIDEST:.0f} %."))
+    shown.append(Text(load_average(found)))
     return shown
 
 

@@ -28,6 +28,7 @@ from .queued import fits
 ABOUT = "a save op, from CPU tensors to a message in the queue"
 REFERENCE = "floor"
 BASELINE = "FastDeploy's op restated"
+PADDLE = "fd_postproc, Paddle tensors"
 
 _SPEC = Case("spec", columns=1)
 _PLAIN = Case("plain", accepted=1, columns=1)
@@ -76,7 +77,7 @@ def _comparison(case: Case, paddle: bool) -> Comparison:
     if has_logprobs:
         contenders["fd_postproc, packed"] = partial(_op, dialect="packed")
     if paddle:
-        contenders["fd_postproc, Paddle tensors"] = partial(_op, dialect=own, framework="paddle")
+        contenders[PADDLE] = partial(_op, dialect=own, framework="paddle")
     contenders["Sender.send of a Step"] = partial(_sender, dialect=own)
     contenders[BASELINE] = _stock
     contenders["floor"] = partial(_floor_of, dialect=own)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from benchmarks.peers import results, turns
+from benchmarks.peers import picture, results, turns
 from benchmarks.peers.load import Load
 from tests.lib.paths import ROOT
 
@@ -34,6 +34,19 @@ def test_each_measured_cost_stands_in_its_cell(texts):
     for row in rows:
         head = f"{results.TOPS[row['load']['top']]}, {row['load']['streams']}"
         assert float(found[row["contender"], head].replace(",", "")) == pytest.approx(row["us"], rel=0.006)
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_the_picture_has_the_tables_figures_and_their_spread(texts):
+    whole = results.load()
+    drawn = dict(picture.points(whole, texts))
+    found = [row for row in results.steps(whole) if row["load"]["texts"] == texts and "us" in row]
+    found = [row for row in found if row["load"]["streams"] == picture.STREAMS]
+    assert sum(map(len, drawn.values())) == len(found) > 15
+    for row in found:
+        low, us, high = drawn[row["contender"]][row["load"]["top"]]
+        assert us == row["us"]
+        assert (high - low) / us == pytest.approx(row["spread"], abs=0.002)
 
 
 def test_an_engine_that_is_left_out_says_why_and_costs_no_other_its_row(tmp_path):
