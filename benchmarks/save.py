@@ -78,6 +78,9 @@ def _comparison(case: Case, paddle: bool) -> Comparison:
         contenders["fd_postproc, packed"] = partial(_op, dialect="packed")
     if paddle:
         contenders[PADDLE] = partial(_op, dialect=own, framework="paddle")
+        contenders["fd_postproc, views of wider ones"] = partial(
+            _op, dialect=own, framework="paddle", wider=64
+        )
     contenders["Sender.send of a Step"] = partial(_sender, dialect=own)
     contenders[BASELINE] = _stock
     contenders["floor"] = partial(_floor_of, dialect=own)
@@ -161,7 +164,12 @@ def _make(case: Case, contender: _Contender) -> Ready:
 
 
 def _op(
-    queue: sysv_ipc.MessageQueue, case: Case, *, dialect: Dialect, framework: str | None = None
+    queue: sysv_ipc.MessageQueue,
+    case: Case,
+    *,
+    dialect: Dialect,
+    framework: str | None = None,
+    wider: int = 1,
 ) -> Callable[[], Any]:
     os.environ["FD_POSTPROC_DIALECT"] = dialect
     tensors: dict[str, Any] = dict(case.inputs())
@@ -169,6 +177,10 @@ def _op(
         paddle = importlib.import_module(framework)
         place = paddle.CPUPlace()
         tensors = {role: paddle.to_tensor(array, place=place) for role, array in tensors.items()}
+    if wider > 1:  # views of tensors with so many times their columns
+        for role, one in tensors.items():
+            if one.ndim > 1:
+                tensors[role] = paddle.concat([one] * wider, axis=-1)[..., : one.shape[-1]]
     op, wanted = OPS[case.channel]
     arguments = [tensors[one] if isinstance(one, str) else one for one in wanted]
     return lambda: op(*arguments)

@@ -123,7 +123,8 @@ def _masks_bytes(masks, Py_ssize_t slots):
     for slot, one in sorted(by_slot.items()):
         nested = isinstance(one, (list, tuple)) and len(one) and not isinstance(one[0], (int, np.integer))
         counts[slot] = len(one) if nested else FDZ_ONE_MASK
-        arrays_ += [np.asarray(mask) for mask in one] if nested else [np.asarray(one)]
+        arrays_ += [np.asarray(tensors.host_array(mask, "a mask") if hasattr(mask, "data_ptr") else mask)
+                    for mask in (one if nested else [one])]
     for array in arrays_:
         if array.size and array.dtype.kind not in "iu" or array.ndim != 1:
             raise ValueError(f"a sampling mask of dtype {array.dtype} and {array.ndim} dimensions")

@@ -133,7 +133,7 @@ def host_array(tensor: Any, name: str) -> Any:
                 tensor = getattr(tensor, resolve)()
         if _dtype_name(tensor.dtype) == "bfloat16":
             tensor = tensor.astype("float32") if hasattr(tensor, "place") else tensor.float()
-        return tensor.numpy()
+        return array_of(tensor)
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         text = (
             f"{name} has dtype {_dtype_name(tensor.dtype)}, which cannot be read in host memory; convert it"
@@ -159,6 +159,21 @@ def on_host(tensor: Any, name: str) -> Any:
         if copy is not None:
             return copy()
     raise OnDevice(f"{name} is on {place}, and {kind_of(tensor)} offers no copy in host memory; give it one")
+
+
+def array_of(tensor: Any) -> Any:
+    """A dense tensor of host memory as a NumPy array, at the cost of its own numbers.
+
+    ``numpy()`` of a Paddle tensor (3.3.1, CPU) copies the whole storage that a view lies in, and the array
+    keeps that copy.  DLPack shares the view's memory; types that DLPack lacks are cloned, without the rest
+    of the storage.  PyTorch's ``numpy()`` shares.
+    """
+    if not hasattr(tensor, "place"):
+        return tensor.numpy()
+    try:
+        return np.from_dlpack(tensor.detach())
+    except (AttributeError, BufferError, RuntimeError, TypeError):  # also of a Paddle or NumPy before DLPack
+        return tensor.clone().numpy()
 
 
 def check_sound(tensor: Any, name: str) -> None:

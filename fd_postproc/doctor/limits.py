@@ -15,7 +15,8 @@ def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
     """The remedy that lets FastDeploy's own messages of `full` bytes through."""
     wanted = wanted_limits(full, limits)
     return (
-        f"if FastDeploy's own ops send, as root: sysctl -w {' '.join(wanted)}",
+        f"if FastDeploy's own ops send, as root: sysctl -w {' '.join(wanted)} "
+        "(in user and IPC namespaces of their own: as their own root)",
         f"in Docker: docker run {' '.join('--sysctl ' + one for one in wanted)} "
         "(with --ipc=host or --ipc=container:NAME: set them there)",
         "then stop the service, remove its queues and restart it: a queue keeps the size it was made with",

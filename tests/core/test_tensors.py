@@ -5,6 +5,7 @@ import pytest
 
 from fd_postproc._core import host_flag, host_input
 from fd_postproc.core import tensors
+from tests.lib.frameworks import Paddle, made
 from tests.lib.rows import each
 
 
@@ -99,3 +100,39 @@ def test_a_shape_that_changes_meanwhile_is_that_of_the_numbers():
 
     found = host_input(np.arange(6, dtype=np.int32).view(Reshaped), "x", "int64")
     assert (found.shape, found.size) == ((6,), 6)
+
+
+@pytest.mark.framework
+@each(
+    "dtype",
+    [
+        *("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8"),
+        *("bool", "complex64"),
+    ],
+)
+def test_a_view_of_a_paddle_tensor_has_its_own_numbers(dtype):
+    paddle = made(Paddle).paddle
+    whole = paddle.to_tensor(np.arange(40).reshape(5, 8), place=paddle.CPUPlace()).astype(dtype)
+    whole.stop_gradient = dtype not in ("float32", "bfloat16")
+    for view in (whole, whole[3], whole[1:4], whole[:, 2], whole[0, 0], whole[:0]):
+        found, expected = tensors.array_of(view), view.detach().numpy()
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.framework
+@pytest.mark.resident_memory
+@each("dtype", ["float32", "bfloat16"])
+def test_a_view_of_a_paddle_tensor_takes_no_memory_of_its_neighbours(dtype):
+    """Paddle's own ``numpy()`` copies the storage of all of them, 64 times here."""
+    paddle = made(Paddle).paddle
+    whole = paddle.zeros([64, 1 << 16], dtype="float32").astype(dtype)
+    before = resident_bytes()
+    arrays = [tensors.array_of(whole[row]) for row in range(64)]
+    assert resident_bytes() - before < 4 * whole.size * whole.element_size()
+    assert len(arrays) == 64
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096

@@ -1,5 +1,8 @@
 """The doctor on kernel limits."""
 
+import subprocess
+import sys
+
 import pytest
 import sysv_ipc
 
@@ -34,6 +37,7 @@ def test_default_limits_are_too_small_for_fastdeploys_logprobs(default_limits):
     remedy = "\n".join(found["spec_topk"].remedy)
     assert "sysctl -w kernel.msgmax=1048576 kernel.msgmnb=268435456" in remedy
     assert "--sysctl kernel.msgmax=1048576 --sysctl kernel.msgmnb=268435456" in remedy
+    assert "as their own root" in remedy
     assert "--ipc" in remedy
     assert "remove its queues" in remedy
 
@@ -57,6 +61,30 @@ def test_msgmax_raised_alone_hangs(default_limits, queue):
     found = limit_findings(queues.kernel_limits())["topk"]
     assert found.code == "limits-hang"
     assert "wait forever" in found.seen
+
+
+OWN_ROOT = """
+import sysv_ipc
+queue = sysv_ipc.MessageQueue(None, sysv_ipc.IPC_CREX)
+for limit in ("msgmax", "msgmnb"):
+    try:
+        queue.max_size = 1 << 20
+    except sysv_ipc.PermissionsError:
+        print("refused")
+    with open(f"/proc/sys/kernel/{limit}", "w") as file:
+        file.write(str(1 << 20))
+print(queue.max_size < 1 << 20)
+queue.max_size = 1 << 20
+queue.send(bytes(530448))
+"""
+
+
+def test_the_root_of_a_user_namespace_raises_both_limits_and_then_its_queues():
+    command = ["unshare", "--user", "--map-root-user", "--ipc", sys.executable, "-c", OWN_ROOT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "unshare: " in done.stderr or "/proc/sys/kernel/msgmax" in done.stderr:
+        pytest.skip(f"no user namespace, or Linux before 5.19: {done.stderr}")
+    assert done.stdout.split() == ["refused", "refused", "True"], done.stderr
 
 
 def test_sizes_are_those_of_encoded_steps():

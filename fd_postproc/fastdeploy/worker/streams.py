@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from ..._core import Sampled
-from ...core.tensors import on_host
+from ...core.tensors import array_of, on_host
 from ...ops.environment import peer_understands
 from ...support.environment import STREAMS
 from .. import gate, replacements
@@ -52,7 +52,7 @@ def content_of(
     prompts = {}
     for slot, rows in enumerate(prompt_logprobs_list or ()):
         if rows is not None and slot < slots:
-            prompts[slot] = tuple(part.numpy() for part in _tensors(rows))
+            prompts[slot] = tuple(array_of(on_host(part, "a prompt's log-probabilities")) for part in _tensors(rows))
     masks = None if sampling_mask is None else list(sampling_mask)[:slots]
     rows = tuple(on_host(part, "log-probabilities") for part in _tensors(logprobs)) if logprobs else None
     tokens = on_host(output_tokens, "tokens")
@@ -89,7 +89,7 @@ numbering = Numbering()
 def _pooled(output: Any) -> Any:
     if "bfloat16" in str(output.dtype):
         output = output.astype("float32")
-    return output.numpy()
+    return array_of(on_host(output, "a pooled output"))
 
 
 _NO_ROOM = (ValueError, TypeError, AttributeError)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -296,6 +297,24 @@ def test_what_has_no_room_is_said(content, text):
 def builder(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
     return imported("fd_postproc.fastdeploy.worker.streams").StreamBuilder(lambda *a, **n: [a, n])
+
+
+@pytest.mark.framework
+def test_what_is_cut_from_one_tensor_is_not_copied_with_its_neighbours():
+    """FastDeploy cuts pooled rows, and a prompt's log-probabilities, from the tensor of the batch."""
+    paddle = imported("paddle")
+    content_of = imported("fd_postproc.fastdeploy.worker.streams").content_of
+    whole = paddle.to_tensor(np.arange(32, dtype=np.float32).reshape(4, 8), place=paddle.CPUPlace())
+    pooled = content_of(None, [whole[0], None, whole[2:], whole[3].astype("bfloat16")]).pooled
+    assert {slot: array.tolist() for slot, array in pooled.items()} == {
+        0: whole[0].tolist(), 2: whole[2:].tolist(), 3: whole[3].tolist(),
+    }  # fmt: skip
+    ids = whole.astype("int64")
+    rows = SimpleNamespace(logprob_token_ids=ids[1:3], logprobs=whole[1:3], selected_token_ranks=ids[1:3, 0])
+    prompts = content_of(ids[:2, :1], prompt_logprobs_list=[rows, None]).prompts
+    assert [part.tolist() for part in prompts[0]] == [ids[1:3].tolist(), whole[1:3].tolist(), [8, 16]]
+    for array, tensor in ((pooled[0], whole[0]), (pooled[2], whole[2:]), (prompts[0][1], whole[1:3])):
+        assert array.ctypes.data == tensor.data_ptr()
 
 
 @pytest.mark.framework

@@ -53,7 +53,7 @@ cdef bint _put_array(fdm_out *out, value, bint as_one) except -1:
     if not PyObject_CheckBuffer(value):
         if not hasattr(value, "numpy"):
             return False
-        value = value.numpy()
+        value = array_of(value)
         if not PyObject_CheckBuffer(value):
             return False
     try:

@@ -16,6 +16,8 @@ from threading import Condition, Lock
 from time import monotonic
 from types import MemberDescriptorType, MethodType
 
+from fd_postproc.core.tensors import array_of
+
 cdef extern from "Python.h":
     # Borrowed references, as bare pointers: Cython's own declarations would count them.
     PyObject *PyDict_GetItemWithError(object d, object key) except? NULL
