@@ -52,7 +52,8 @@ def content_of(
     prompts = {}
     for slot, rows in enumerate(prompt_logprobs_list or ()):
         if rows is not None and slot < slots:
-            prompts[slot] = tuple(array_of(on_host(part, "a prompt's log-probabilities")) for part in _tensors(rows))
+            parts = (on_host(part, "a prompt's log-probabilities") for part in _tensors(rows))
+            prompts[slot] = tuple(map(array_of, parts))
     masks = None if sampling_mask is None else list(sampling_mask)[:slots]
     rows = tuple(on_host(part, "log-probabilities") for part in _tensors(logprobs)) if logprobs else None
     tokens = on_host(output_tokens, "tokens")
