@@ -155,7 +155,7 @@ class Scheduling:
         if self._replacement is None and self.applies and gate.judge(SEAM).reason is None:
             rounds, fetched = Rounds(manager, self._counters), FetchedTasks(queue)
             self._replacement = Replacement(
-                SEAM,
+                "scheduling",
                 (manager, "schedule", rounds.schedule),
                 (queue, "exist_tasks", fetched.exist_tasks),
                 (queue, "put_tasks", fetched.put_tasks),
