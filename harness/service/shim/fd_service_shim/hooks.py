@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from . import connections, device, ops, threads, transfer, wrapping
+from . import connections, device, ops, threads, transfer, waits, wrapping
 
 HERE = Path(__file__).resolve().parent
 
@@ -18,6 +18,7 @@ AFTER = {
     "fastdeploy.entrypoints.openai.utils": connections.watch,
     "fastdeploy.model_executor.ops.gpu": ops.fill,
     "fastdeploy.cache_manager.ops": transfer.imitate,
+    "fastdeploy.inter_communicator.engine_worker_queue": waits.name_manager,
 }
 OPS = "fastdeploy.model_executor.ops.gpu."
 INSTEAD = {"fastdeploy.worker.gpu_worker": HERE / "gpu_worker.py"}
