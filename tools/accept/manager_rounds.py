@@ -83,7 +83,9 @@ class Trial:
         )  # fmt: skip
         config = SimpleNamespace(
             speculative_config=SimpleNamespace(method=speculative, num_speculative_tokens=1),
-            scheduler_config=SimpleNamespace(max_num_batched_tokens=BUDGET, splitwise_role="mixed"),
+            scheduler_config=SimpleNamespace(
+                max_num_batched_tokens=BUDGET, splitwise_role="mixed", max_num_seqs=SLOTS
+            ),
             cache_config=cache,
             model_config=SimpleNamespace(
                 architectures=["Qwen2ForCausalLM"], enable_mm=False, max_model_len=500
