@@ -88,6 +88,9 @@ def _fast_paths(module: Any) -> dict[str, bool]:
         taken["delivery"] = gate.judge("delivery", cls).reason is None
         if not is_on(KEEP_POLLING):
             taken["wake-up"] = is_woken(cls)
+            if getattr(module.envs, "ENABLE_V1_KVCACHE_SCHEDULER", False):
+                importlib.import_module(SEAMS["scheduling"].module)
+                taken["scheduling"] = gate.judge("scheduling").reason is None
         if sends_batches(module.envs):
             service = getattr(importlib.import_module(ENGINE), "EngineService", None)
             stock = Stock.of(cls, service, importlib.import_module(SERVER))

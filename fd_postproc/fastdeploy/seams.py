@@ -166,6 +166,7 @@ _INPUTS = tuple(
     f"fastdeploy.input.{name}"
     for name in ("base_processor", "processor", "text_processor", "ernie4_5_processor")
 )
+_TASKS = ("exist_tasks", "put_tasks", "get_tasks", "set_exist_tasks")
 _SENDS = ("_send_batch_response", "send_response")
 _SAVING = "fastdeploy.model_executor.pre_and_post_process"
 _REPLACED = (
@@ -280,6 +281,27 @@ _ROWS = (
         looked_at=(
             "EngineService._decode_token",
             *(f"inter_communicator.zmq_server:ZmqServerBase.{name}" for name in _SENDS),
+        ),
+    ),
+    Seam(
+        "scheduling",
+        ENGINE,
+        ("fastdeploy.engine.sched.resource_manager_v1",),
+        ("schedule", "exist_tasks", "put_tasks"),
+        "engine.scheduling:Scheduling",
+        "The role of the node; at each round, what it depends on.",
+        "the schedule thread does not ask again between two steps what cannot have changed",
+        "FastDeploy's round is made",
+        (
+            *("ResourceManagerV1.schedule", "ResourceManagerV1._is_decoding"),
+            *("ResourceManagerV1.allocated_slots", "ResourceManagerV1.update_metrics"),
+            "ResourceManagerV1._log_console_scheduler_metrics",
+            *(f"inter_communicator.engine_worker_queue:EngineWorkerQueue.{name}" for name in _TASKS),
+            "engine.common_engine:EngineService._schedule_request_to_worker_v1",
+        ),
+        looked_at=(
+            "ResourceManagerV1.schedule",
+            *(f"inter_communicator.engine_worker_queue:EngineWorkerQueue.{name}" for name in _TASKS[:2]),
         ),
     ),
     Seam(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+import numpy as np
 
 from .cases import gauge
 from .counters import SPRINT, Counters
@@ -39,6 +40,7 @@ THREADS = {
     "process_sampling_results": "token",
     "_zmq_send_generated_tokens": "sender",
     "_schedule_request_to_worker_v1": "schedule",
+    "manager": "manager",  # the process that keeps the task queue
 }
 KINDS = {"plain": ("spec", None), "1 column": ("spec_topk", 0), "21 columns": ("spec_topk", 20)}
 """Channel and ``top_logprobs``; two tokens a step in all of them."""
@@ -118,7 +120,7 @@ def measure(
             ours.send("measure")
             if not ours.poll(START) or ours.recv() != "measuring":
                 raise TimeoutError(f"no first chunk for every client within {START} s")
-            told = _stages(service)
+            told, asked = _stages(service), _waits(service)[0]
             before, steps, start = _clocks(service), _received(service, worker), time.monotonic()
             time.sleep(seconds)
             while _received(service, worker) < steps + least and time.monotonic() < start + 4 * seconds:
@@ -127,14 +129,14 @@ def measure(
             live = worker.read()[1]
             ours.send("stop")
             times = ours.recv()
-        stages = _since(told, _stages(service))
+        stages = _since(told, _stages(service)) | _waited(service, asked)
     finally:
         worker.pace(-2)
         clients.terminate()
         clients.join()
     count = max(more - steps, 1)
     spent = {name: (after[name] - before.get(name, 0)) / count * 1000 for name in after}
-    engine = sum(spent[name] for name in spent if name != "API server")
+    engine = sum(spent[name] for name in spent if name not in ("API server", "manager"))
     chunks = times["chunks"] / times["client seconds"] * (end - start)
     return {
         **load._asdict(),
@@ -188,6 +190,22 @@ def _since(before: dict[str, float], after: dict[str, float]) -> dict[str, float
         f"{stage} us": (after[f"{stage}_seconds"] - before[f"{stage}_seconds"]) / steps * 1e6
         for stage in _STAGES
     }
+
+
+def _waits(service: Service) -> tuple[int, np.ndarray[Any, np.dtype[np.float32]]]:
+    """How often the worker has asked its task queue, and how long the last answers took, in seconds."""
+    data = service.counters.with_name("waits").read_bytes()
+    return int.from_bytes(data[:8], "little"), np.frombuffer(data, np.float32, offset=8)
+
+
+def _waited(service: Service, asked: int) -> dict[str, float]:
+    """Microseconds that the worker waits for the task queue at each step, since it had asked so often."""
+    count, kept = _waits(service)
+    last = np.arange(max(asked, count - len(kept)), count) % len(kept)
+    if not len(last):
+        return {}
+    p50, p99 = np.percentile(kept[last], (50, 99)) * 1e6
+    return {"worker's wait p50 us": float(p50), "worker's wait p99 us": float(p99)}
 
 
 def _received(service: Service, worker: Counters) -> int:
@@ -387,8 +405,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a line for each load, the ways to serve beside each other."""
     lines = [
         "| requests, columns | between steps | token thread | sender | schedule | other | engine |"
+        " task queue's manager | worker's wait, us, p50 | p99 |"
         " steps a second | API server | API server, us a chunk | chunk to chunk, p50 | p99 |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|" + "---:|" * 14,
     ]
     loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
     order = list(KINDS)
@@ -400,7 +419,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         }
         cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
         for name in (
-            "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second",
+            "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "manager ms",
+            "worker's wait p50 us", "worker's wait p99 us", "steps a second",
             "API server ms", "API server us a chunk", "chunk p50 ms", "chunk p99 ms",
         ):  # fmt: skip
             cells.append(" / ".join(_number(found.get(way, {}).get(name)) for way in ways))

@@ -22,7 +22,18 @@ from fd_postproc.fastdeploy.engine.processor_class import make_class
 from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
 from fd_postproc.fastdeploy.seams import SEAMS
 
-from . import answers, canned_answers, classes, deliveries, random_steps, reading, steps, trial, virtual_time
+from . import (
+    answers,
+    canned_answers,
+    classes,
+    deliveries,
+    manager_rounds,
+    random_steps,
+    reading,
+    steps,
+    trial,
+    virtual_time,
+)
 
 SAME = ""
 OVER_ZEROMQ = "token processor, ZeroMQ"
@@ -329,6 +340,8 @@ def proven(parts, rounds, progress):
             told["token processor"] = queue or streamed
     if "decode log" in wanted:
         told["decode log"] = _told(decode_log, module)
+    if "scheduling" in wanted:
+        told["scheduling"] = _told(manager_rounds.first_difference, rounds, progress)
     if wanted & {*WAY_OUT}:
         progress("delivery", 0, 1)
         try:

@@ -44,6 +44,9 @@ def paths_of(processor: Host) -> dict[str, bool]:
     taken["delivery"] = delivery.handover_in(scheduler) is not None
     if not is_on(KEEP_POLLING):  # the operator knows
         taken["wake-up"] = waits_in(scheduler) is not None
+    scheduling = processor.parts.lifecycle.scheduling
+    if scheduling.applies:
+        taken["scheduling"] = scheduling.is_installed
     if sends_batches(processor.fd.envs) and MODULE in sys.modules:
         # Without a service the engine is made of other parts, with another loop.
         taken["sending"] = delivery.service is not None and delivery.sending is not None

@@ -20,6 +20,7 @@ from .processor.journal import Journal
 from .processor.loop import Loop
 from .processor.pairing import Pairing
 from .processor.warmup import Warmup
+from .scheduling import Scheduling
 from .stale_messages import StaleMessages
 
 
@@ -34,6 +35,7 @@ class Lifecycle:
         Seconds between two checks of the health.
     watch : HealthWatch or None
     wake_up : WakeUp or None
+    scheduling : Scheduling
     """
 
     watch_period = 0.5
@@ -42,6 +44,7 @@ class Lifecycle:
         self.host, self.journal, self.pairing, self.loop = host, journal, pairing, loop
         self.watch: HealthWatch | None = None
         self.wake_up: WakeUp | None = None
+        self.scheduling = Scheduling(journal.counters)
         self._stale: StaleMessages | None = None
 
     def prepare(self) -> None:
@@ -77,6 +80,7 @@ class Lifecycle:
             self.loop.warmup.begin()
             best_effort("the flight recorder", self._begin_recording)
             best_effort("the wait in the scheduler", self._wait_for_results)
+            best_effort("the rounds of the scheduler", self._leave_out_rounds)
             best_effort("the fast paths", fast_paths.report_taken, self.host)
         start()
         if is_prepared:
@@ -107,6 +111,12 @@ class Lifecycle:
         text = self.wake_up.begin()
         if text:
             self.host.fd.llm_logger.info(f"fd_postproc: {text}")
+
+    def _leave_out_rounds(self) -> None:
+        """Let the schedule thread leave out the rounds that would schedule nothing."""
+        host = self.host
+        weakref.finalize(host, self.scheduling.end)
+        self.scheduling.begin(host.resource_manager, host.engine_worker_queue)
 
     def _take_over_sending(self) -> None:
         """Install the send loop; the sender's thread may begin before the token thread."""
@@ -151,6 +161,7 @@ class Lifecycle:
             host.zmq_server.close()
         if self.wake_up is not None:
             self.wake_up.end()
+        self.scheduling.end()
         self.pairing.delivery.end()
 
 

@@ -185,4 +185,7 @@ def test_every_way_has_a_text():
         fast_paths = imported("fd_postproc.fastdeploy.engine.fast_paths")
         seams = imported("fd_postproc.fastdeploy.seams")
         listed = {name for name, seam in seams.SEAMS.items() if seam.side == seams.ENGINE}
-        assert fast_paths.paths_of(processor).keys() == listed - {"token processor"}
+        taken = fast_paths.paths_of(processor)
+        assert taken.keys() == listed - {"token processor", "scheduling"}  # the double has no manager for it
+        processor.parts.lifecycle.scheduling.applies = True
+        assert fast_paths.paths_of(processor) == {**taken, "scheduling": False}

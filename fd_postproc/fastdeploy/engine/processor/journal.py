@@ -18,6 +18,7 @@ _SEAM_OF = {
     "second-token stamps": "stamps",
     "the scheduler's log": "decode log",
     "the wait in the scheduler": "wake-up",
+    "the rounds of the scheduler": "scheduling",
 }
 """Work of ours at a seam, whose failures are counted as the seam's."""
 

@@ -20,7 +20,7 @@ import numpy as np
 import paddle
 import zmq
 from fastdeploy import envs
-from fastdeploy.inter_communicator import ZmqIpcClient
+from fastdeploy.inter_communicator import EngineWorkerQueue, ZmqIpcClient
 from fastdeploy.model_executor.ops.gpu import (
     mtp_save_first_token,
     mtp_save_first_token_with_topk,
@@ -31,13 +31,16 @@ from fastdeploy.model_executor.ops.gpu import (
 )
 
 from fd_service_shim import tokens as model
-from fd_service_shim import transfer
+from fd_service_shim import transfer, waits
 
 PREFILL = 0.05
 """Seconds before a request's first token.  FastDeploy's API server drops one that comes before it listens."""
 SAYS = {int(place): token for place, token in json.loads(os.environ.get("FD_SERVICE_SAYS", "{}")).items()}
 """Tokens of every answer at given places: marks and calls, which a parser looks for."""
 WIDTH = 6  # draft tokens of FastDeploy's messages
+
+
+waits.time_worker(EngineWorkerQueue)
 
 
 class Slot:

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from . import connections, device, exits, ops, platform, threads, transfer, wrapping
+from . import connections, device, exits, ops, platform, threads, transfer, waits, wrapping
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,6 +21,7 @@ AFTER = {
     "fd_postproc.support.process_stat": platform.restore,
     "fd_postproc.fastdeploy.api.engine_process": platform.name_asker,
     "fastdeploy.engine.common_engine": exits.hang,
+    "fastdeploy.inter_communicator.engine_worker_queue": waits.name_manager,
 }
 OPS = "fastdeploy.model_executor.ops.gpu."
 INSTEAD = {"fastdeploy.worker.gpu_worker": HERE / "gpu_worker.py"}
