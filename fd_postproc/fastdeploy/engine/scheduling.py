@@ -20,7 +20,7 @@ from .health.counters import Counters
 
 SEAM = "scheduling"
 
-LONGEST_S = 0.1
+LONGEST_S = 0.25
 """Seconds for which an answer is given again: the most by which an unforeseen change can be late."""
 
 

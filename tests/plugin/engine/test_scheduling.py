@@ -60,7 +60,7 @@ def test_the_worker_is_asked_for_after_a_put_until_it_has_fetched(queue, clock):
     assert fetched.exist_tasks()
 
 
-def test_an_answer_is_given_again_for_a_tenth_of_a_second(queue, clock):
+def test_an_answer_is_given_again_for_a_while(queue, clock):
     fetched = FetchedTasks(queue, clock)
     for _ in range(3):
         assert [fetched.exist_tasks() for _ in range(4)] == [False] * 4
