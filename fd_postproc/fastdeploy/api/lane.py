@@ -70,7 +70,7 @@ class Choice:
         self.index, self.name = index, name
         self.start: Any = None  # of its inference, in FastDeploy's clock; None: no result has come
         self.tokens = self.reasoning = 0  # unseen by FastDeploy's generator
-        # Tokens of the prompt, of the answer and of its reasoning, as FastDeploy's generator has counted them.
+        # Tokens of the prompt, of the answer and of its reasoning, as FastDeploy's generator counts them.
         self.shown: tuple[int, int, int] | None = None
 
     def joined(self) -> Complete:
@@ -366,8 +366,13 @@ class Lane(AsyncGenerator[str, None]):
             outputs, metrics = result["outputs"], result["metrics"]
             if self._shows_usage:
                 choice.shown = _usage_in(chunk)
-            is_known = self._guard.is_on and type(choice.start) is float and self._is_plain(result)
-            if self._unlike >= MOST_UNLIKE or not is_known or outputs["tool_calls"] is not None:
+            if self._unlike >= MOST_UNLIKE or not self._guard.is_on or type(choice.start) is not float:
+                return
+            if (
+                not self._is_plain(result)
+                or outputs["tool_calls"] is not None
+                or result.get("prompt_logprobs")
+            ):
                 return
             arrival = metrics["engine_recv_latest_token_time"] - choice.start
             values = self._values(
