@@ -198,6 +198,9 @@ class Lane(AsyncGenerator[str, None]):
         feed = self._feed
         inbox: Any = feed.inbox
         while self._is_steady:
+            if self._are_weights_cleared():
+                self._hand_over()
+                break
             if not inbox.results:
                 try:
                     is_silent = await inbox.wait()
@@ -205,9 +208,10 @@ class Lane(AsyncGenerator[str, None]):
                     self._is_steady = False
                     chunk: str = await self._generator.athrow(error)
                     return chunk
-                if is_silent and not inbox.results:
-                    self._hand_over()
-                continue
+                if not inbox.results:
+                    if is_silent:
+                        self._hand_over()
+                    continue
             made = self._chunk_of(inbox.results.popleft())
             if made is not None:
                 return made
@@ -235,6 +239,13 @@ class Lane(AsyncGenerator[str, None]):
         return self._generator.aclose()
 
     # ---- A result in the lane
+
+    def _are_weights_cleared(self) -> bool:
+        """What FastDeploy's generator asks before each wait."""
+        try:
+            return bool(self._is_cleared())
+        except Exception:  # its own error
+            return True
 
     def _chunk_of(self, result: Any) -> str | None:
         """The chunk of a result; None if it has none, or if FastDeploy's generator gets it."""
@@ -270,7 +281,7 @@ class Lane(AsyncGenerator[str, None]):
             return None
         if not self._is_plain(result) or result["outputs"].get("send_idx") == 0:  # which may echo the prompt
             return None
-        return None if self._is_cleared() else choice
+        return choice
 
     def _is_plain(self, result: dict[str, Any]) -> bool:
         """Whether nothing is in a result but what the lane knows."""
@@ -490,7 +501,7 @@ def _completer(processor: Any, options: dict[str, Any]) -> Callable[[dict[str, A
     kind = type(processor)
     known = processors_of(getattr(kind, STREAMED, None))
     if known is None or inspect.iscoroutinefunction(kind.process_response_dict):
-        raise NotPlain(f"{kind.__name__} is not known")
+        raise NotPlain(f"the data processor {kind.__name__} is not known")
     check_class(processor, known.cls)
     views = views_of(processor)
     if views is not None and views.plain is not None:
