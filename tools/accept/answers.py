@@ -227,6 +227,7 @@ class LaneSide(Side):
             (lane.Lane, "_choice_of", chosen),
             (lane.Lane, "_written", counted),
             (lane, "_completer", completer),
+            (_Connections, "dealer", None),
             (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
             lane.replacement(module),
         ]
@@ -281,6 +282,8 @@ class _EngineClient:
 
 
 class _Connections:
+    dealer: Any = Quiet()
+
     def __init__(self, script: Script, packed: bool) -> None:
         self.script, self.packed = script, packed
         self.request_map = RequestMap({})
@@ -294,7 +297,7 @@ class _Connections:
                     result["request_id"] = compound(*_choice_of(result["request_id"]))
             queue.put_nowait(_through_a_message(group) if self.packed else group)
         self.request_map[request_id] = queue
-        return None, queue
+        return self.dealer, queue
 
     async def cleanup_request(self, request_id: str) -> None:
         pass
