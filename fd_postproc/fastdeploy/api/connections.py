@@ -349,7 +349,12 @@ def with_inboxes(stock: Any, guard: Guard) -> Any:
             return dealer, queue
         registering.set(None)
         try:
-            if dealer is None and type(manager.request_map) is RequestMap and guard.is_on:
+            if (
+                dealer is None
+                and feed.name == request_id
+                and type(manager.request_map) is RequestMap
+                and guard.is_on
+            ):
                 feed.inbox = manager.request_map.give_inbox(request_id)
                 return dealer, feed
         except Exception as error:

@@ -39,9 +39,9 @@ from .text.plain_answers import check_class
 from .text.views import STREAMED, processors_of, views_of
 
 SEAM = "api lane"
-LOOK_S = (
-    1.0  # a stream without results for one to two looks is FastDeploy's, which asks for the engine's health
-)
+LOOK_S = 1.0
+"""Seconds between two looks: a stream without results from one to the next is left to FastDeploy's limits."""
+
 MOST_UNLIKE = 3
 """Chunks in a row that differ from the lane's, after which a stream stays FastDeploy's."""
 
@@ -59,6 +59,7 @@ _OUTPUTS = {
 
 Metrics are read by name, by FastDeploy's generators and here; others of them reach no plain chunk.
 """
+_NEEDED = {"top_logprobs", "draft_top_logprobs"}
 
 
 class Choice:
@@ -93,6 +94,8 @@ class Feed:
 
     Attributes
     ----------
+    name : str
+        The id of the stream's request.
     choices : dict of str to Choice
         Answers that have not ended, by the ids of their results.
     group : list or None
@@ -105,8 +108,8 @@ class Feed:
         The result that the generator works on, its choice, and whether it is the choice's first.
     """
 
-    def __init__(self, choices: dict[str, Choice], guard: Guard) -> None:
-        self.choices, self._guard = choices, guard
+    def __init__(self, name: str, choices: dict[str, Choice], guard: Guard) -> None:
+        self.name, self.choices, self._guard = name, choices, guard
         self.inbox: Inbox | None = None  # once the generator has registered
         self.group: Any = None
         self.joined = self.drops = 0
@@ -153,8 +156,8 @@ class Lane(AsyncGenerator[str, None]):
     handler : object
         Its ``self``.
     request : ChatCompletionRequest or CompletionRequest
-    choices : list of str
-        The ids of the answers' results, in their order.
+    feed : Feed
+        What the generator is to wait at.
     style : FloatStyle
     guard : Guard
     """
@@ -163,7 +166,7 @@ class Lane(AsyncGenerator[str, None]):
     """Key of the text in a chunk."""
 
     def __init__(
-        self, generator: Any, handler: Any, request: Any, choices: list[str], style: FloatStyle, guard: Guard
+        self, generator: Any, handler: Any, request: Any, feed: Feed, style: FloatStyle, guard: Guard
     ) -> None:
         self._generator, self._handler, self._request = generator, handler, request
         self._style, self._guard = style, guard
@@ -174,7 +177,7 @@ class Lane(AsyncGenerator[str, None]):
         self._template: Template | None = None
         self._unlike = 0
         self._is_steady = False
-        self._feed = Feed({name: Choice(i, name) for i, name in enumerate(choices)}, guard)
+        self._feed = feed
         self._has_begun = False
 
     # ---- What the two APIs have of their own
@@ -276,7 +279,7 @@ class Lane(AsyncGenerator[str, None]):
         """The choice of a result whose chunk the lane may write."""
         if type(result) is not dict or not self._guard.is_on:
             return None
-        choice = self._feed.choices.get(result["request_id"])
+        choice = self._feed.choices.get(result.get("request_id", ""))
         if choice is None or type(choice.start) is not float or (self._shows_usage and choice.shown is None):
             return None
         if not self._is_plain(result) or result["outputs"].get("send_idx") == 0:  # which may echo the prompt
@@ -285,21 +288,21 @@ class Lane(AsyncGenerator[str, None]):
 
     def _is_plain(self, result: dict[str, Any]) -> bool:
         """Whether nothing is in a result but what the lane knows."""
-        outputs, metrics = result["outputs"], result["metrics"]
+        outputs, metrics = result.get("outputs"), result.get("metrics")
         return (
             type(outputs) is dict
             and type(metrics) is dict
             and result.keys() <= _RESULT
-            and outputs.keys() <= _OUTPUTS
-            and result["finished"] is False
+            and _NEEDED <= outputs.keys() <= _OUTPUTS
+            and result.get("finished") is False
             and result.get("error_code", 200) == 200
             and not result.get("error_msg")
-            and type(outputs["token_ids"]) is list
+            and type(outputs.get("token_ids")) is list
             and outputs["token_ids"] != []
             and not outputs.get("decode_type")
             and outputs.get("sampling_mask") is None
             and type(outputs.get("reasoning_token_num", 0)) is int
-            and type(metrics["engine_recv_latest_token_time"]) is float
+            and type(metrics.get("engine_recv_latest_token_time")) is float
             and metrics.get("speculate_metrics") is None
         )
 
@@ -513,8 +516,9 @@ def _is_asked_for(handler: Any, request: Any, extra: Any) -> bool:
     """Whether a request asks for nothing that keeps more from result to result than the lane knows."""
     several = request.max_streaming_response_tokens
     if several is None:
-        several = (extra or {}).get("max_streaming_response_tokens", 1)
-    return several <= 1 and not request.collect_metrics and not getattr(handler, "enable_mm_output", False)
+        several = extra.get("max_streaming_response_tokens", 1) if type(extra) is dict else 1
+    is_each_sent = type(several) is int and several <= 1
+    return is_each_sent and not request.collect_metrics and not getattr(handler, "enable_mm_output", False)
 
 
 LANES: dict[str, tuple[str, str, type[Lane], str]] = {
@@ -555,8 +559,9 @@ def replacement(module: Any) -> tuple[Any, str, Any]:
                 client = handler.engine_client
                 if _is_asked_for(handler, request, getattr(request, extra)) and judged.is_known(client):
                     count = given.get("num_choices", request.n or 1)
-                    ids = [make_id(name, i) for i in range(count)]
-                    return lane(generator, handler, request, ids, style, guard)
+                    choices = [Choice(i, make_id(name, i)) for i in range(count)]
+                    feed = Feed(name, {one.name: one for one in choices}, guard)
+                    return lane(generator, handler, request, feed, style, guard)
         except NotPlain as reason:
             judged.say(str(reason))
         except Exception as error:

@@ -288,10 +288,10 @@ def test_another_dispatcher_is_left_alone():
 
 
 def test_a_stream_that_registers_gets_an_inbox_with_what_came_early(utils):
-    """A stream without a lane, another way of transport, and the task's next stream get a queue."""
+    """Streams without a lane, of another way of transport or name, and the task's next one get a queue."""
 
-    async def registered(is_laned, **way):
-        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(inbox=None)
+    async def registered(is_laned, name="a", **way):
+        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(name=name, inbox=None)
         give(manager.request_map, "a", group(0), group(1))
         connections.registering.set(feed if is_laned else None)
         _, waits_at = await manager.get_connection("a", **way)
@@ -308,12 +308,13 @@ def test_a_stream_that_registers_gets_an_inbox_with_what_came_early(utils):
     assert asyncio.run(registered(True)) == [group(step)[0] for step in range(3)]
     assert asyncio.run(registered(False)) == [group(step) for step in range(3)]
     assert asyncio.run(registered(True, dealer="one of fifty")) == [group(step) for step in range(3)]
+    assert asyncio.run(registered(True, name="another")) == [group(step) for step in range(3)]
 
 
 @pytest.mark.falls_back
 def test_a_failure_to_make_an_inbox_leaves_the_queue(utils, monkeypatch):
     async def registered():
-        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(inbox=None)
+        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(name="a", inbox=None)
         monkeypatch.setattr(connections, "Inbox", None)
         connections.registering.set(feed)
         _, queue = await manager.get_connection("a")

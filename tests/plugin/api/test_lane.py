@@ -321,7 +321,8 @@ def test_a_result_that_is_not_plain_goes_to_fastdeploys_generator(api, more, lan
 @pytest.mark.parametrize("api", APIS)
 def test_streams_that_the_lane_leaves_alone(api, laned, processor_class):
     extra = {"metadata" if api == CHAT else "suffix": {"max_streaming_response_tokens": 2}}
-    for options in ({"max_streaming_response_tokens": 3}, {"collect_metrics": True}, extra):
+    odd = {"metadata" if api == CHAT else "suffix": {"max_streaming_response_tokens": "1"}}
+    for options in ({"max_streaming_response_tokens": 3}, {"collect_metrics": True}, extra, odd):
         with contextlib.closing(asyncio.new_event_loop()):
             _, stream = stream_of(api, processor_class(None, None), True, **options)
             assert not isinstance(stream, lane.Lane)
