@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import importlib
 import inspect
 import json
@@ -220,13 +219,10 @@ class LaneSide(Side):
             self.written += chunk is not None
             return chunk
 
-        def completer(processor: Any, options: Any) -> Any:
-            return functools.partial(processor.process_response_dict, **options)
-
         self._changes += [
             (lane.Lane, "_choice_of", chosen),
             (lane.Lane, "_written", counted),
-            (lane, "_completer", completer),
+            (lane._Judged, "is_known", lambda judged, processor: True),
             (_Connections, "dealer", None),
             (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
             lane.replacement(module),

@@ -12,8 +12,8 @@ so that its counts and its usage are right.
                      +--> Feed: what FastDeploy's generator waits at, in place of its queue
 
 After each chunk of FastDeploy's the lane makes the same chunk.  If the bytes are equal, two things are known:
-the template is right for this request, and the generator is suspended behind that result.  The inbox and the
-feed do not refer to the lane, so that there is no cycle.
+the template is right for this request, and the generator is suspended behind that result.  Later requests try
+the same template first.  The inbox and the feed do not refer to the lane, so that there is no cycle.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .chunks._chunks import FloatStyle, Template, Unknown, note_unwritten
 from .chunks.model_fields import float_style
 from .connections import Inbox, NoResults, registering
 from .text.parsers import Complete
-from .text.plain_answers import check_class
+from .text.plain_answers import METHODS, check_class
 from .text.views import STREAMED, processors_of, views_of
 
 SEAM = "api lane"
@@ -158,7 +158,11 @@ class Lane(AsyncGenerator[str, None]):
     request : ChatCompletionRequest or CompletionRequest
     feed : Feed
         What the generator is to wait at.
-    style : FloatStyle
+    model : str
+        The model's name in chunks.
+    complete : callable
+        Completes a result's outputs; None: FastDeploy's data processor does.
+    shapes : Shapes
     guard : Guard
     """
 
@@ -166,19 +170,28 @@ class Lane(AsyncGenerator[str, None]):
     """Key of the text in a chunk."""
 
     def __init__(
-        self, generator: Any, handler: Any, request: Any, feed: Feed, style: FloatStyle, guard: Guard
+        self,
+        generator: Any,
+        handler: Any,
+        request: Any,
+        feed: Feed,
+        model: str,
+        complete: Callable[[Any], Any] | None,
+        shapes: Shapes,
+        guard: Guard,
     ) -> None:
         self._generator, self._handler, self._request = generator, handler, request
-        self._style, self._guard = style, guard
+        self._shapes, self._guard, self._model = shapes, guard, model
         self._next: Callable[[], Any] = generator.__anext__
         self._is_cleared = handler.engine_client.check_model_weight_status
         self._shows_ids = bool(request.return_token_ids)
-        self._complete = _completer(handler.engine_client.data_processor, self._options())
+        self._complete = complete or functools.partial(
+            handler.engine_client.data_processor.process_response_dict, **self._options()
+        )
         self._template: Template | None = None
         self._unlike = 0
-        self._is_steady = False
+        self._is_steady = self._has_begun = self._is_watched = False
         self._feed = feed
-        self._has_begun = False
 
     # ---- What the two APIs have of their own
 
@@ -290,11 +303,11 @@ class Lane(AsyncGenerator[str, None]):
         """Whether nothing is in a result but what the lane knows."""
         outputs, metrics = result.get("outputs"), result.get("metrics")
         return (
-            type(outputs) is dict
+            result.get("finished") is False
+            and type(outputs) is dict
             and type(metrics) is dict
             and result.keys() <= _RESULT
             and _NEEDED <= outputs.keys() <= _OUTPUTS
-            and result.get("finished") is False
             and result.get("error_code", 200) == 200
             and not result.get("error_msg")
             and type(outputs.get("token_ids")) is list
@@ -321,6 +334,14 @@ class Lane(AsyncGenerator[str, None]):
         if self._guard.in_a_row:
             self._guard.worked()
         return chunk
+
+    def _shape(self) -> tuple[bool, bool]:
+        return self._shows_ids, self._shows_usage
+
+    def _head(self, chunk: str) -> list[Any]:
+        """The values of `Shapes.HEAD` in a chunk of this stream."""
+        begin = chunk.index('"created":') + 10
+        return [self._feed.name, int(chunk[begin : chunk.index(",", begin)]), self._model]
 
     def _keys(self) -> list[str]:
         """Keys whose values differ from chunk to chunk."""
@@ -392,12 +413,16 @@ class Lane(AsyncGenerator[str, None]):
             values = self._values(
                 outputs, choice, metrics["first_token_time"] if is_first else arrival, is_shown=True
             )
+            if self._template is None:
+                self._template = self._shapes.tried(self._shape(), self._head(chunk))
             if self._template is not None and self._template.text(values) == chunk:
                 self._is_steady, self._unlike = True, 0
-                _silence().watch(self._feed.inbox)
+                if not self._is_watched:
+                    self._is_watched = True
+                    _silence().watch(self._feed.inbox)
                 return
             self._unlike += self._template is not None
-            self._template = Template(chunk, self._keys(), values, self._style)
+            self._template = self._shapes.cut(self._shape(), chunk, self._head(chunk), self._keys(), values)
         except ValueError:
             self._template, self._unlike = None, self._unlike + 1
         except Exception as error:
@@ -442,6 +467,27 @@ class CompletionLane(Lane):
         if columns == -1:
             columns = self._handler.engine_client.ori_vocab_size
         return self._handler._create_completion_logprobs(top, columns, 0)
+
+
+class Shapes:
+    """The last template of each shape of chunks, which the next stream tries."""
+
+    HEAD = ("id", "created", "model")
+    """Keys whose values are a stream's."""
+
+    def __init__(self, style: FloatStyle) -> None:
+        self._style = style
+        self._known: dict[Any, Template] = {}
+
+    def tried(self, shape: Any, head: list[Any]) -> Template | None:
+        """The last template of a shape, with a stream's own values; None if there is none."""
+        known = self._known.get(shape)
+        return None if known is None else known.given(head)
+
+    def cut(self, shape: Any, chunk: str, head: list[Any], keys: list[str], values: list[Any]) -> Template:
+        """The template of a stream, out of one of its chunks."""
+        known = self._known[shape] = Template(chunk, [*self.HEAD, *keys], head + values, self._style)
+        return known.given(head)
 
 
 def _usage_in(chunk: str) -> tuple[int, int, int]:
@@ -496,22 +542,6 @@ def _silence() -> _Silence:
 # ---- Which streams -----------------------------------------------------------------------------------------
 
 
-def _completer(processor: Any, options: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    """The function that completes a result's outputs, as FastDeploy's generator has it done.
-
-    NotPlain if the data processor is not known.
-    """
-    kind = type(processor)
-    known = processors_of(getattr(kind, STREAMED, None))
-    if known is None or inspect.iscoroutinefunction(kind.process_response_dict):
-        raise NotPlain(f"the data processor {kind.__name__} is not known")
-    check_class(processor, known.cls)
-    views = views_of(processor)
-    if views is not None and views.plain is not None:
-        return views.plain
-    return functools.partial(processor.process_response_dict, **options)
-
-
 def _is_asked_for(handler: Any, request: Any, extra: Any) -> bool:
     """Whether a request asks for nothing that keeps more from result to result than the lane knows."""
     several = request.max_streaming_response_tokens
@@ -545,8 +575,8 @@ def replacement(module: Any) -> tuple[Any, str, Any]:
     stock, style = vars(cls)[name], float_style()
     if style is None:
         raise NotPlain("pydantic prints floats in none of the ways known here")
-    guard, judged = Guard(SEAM, api_log), _Judged(module)
-    signature = inspect.signature(stock)
+    guard, judged, shapes = Guard(SEAM, api_log), _Judged(module), Shapes(style)
+    names = tuple(inspect.signature(stock).parameters)
     make_id = getattr(importlib.import_module("fastdeploy.utils"), "make_choice_id", "{}_{}".format)
 
     @functools.wraps(stock)
@@ -554,16 +584,16 @@ def replacement(module: Any) -> tuple[Any, str, Any]:
         generator = stock(*arguments, **options)
         try:
             if guard.is_on:
-                given = signature.bind(*arguments, **options).arguments
+                given = {**dict(zip(names, arguments, strict=False)), **options}
                 handler, request, name = given["self"], given["request"], given["request_id"]
-                client = handler.engine_client
-                if _is_asked_for(handler, request, getattr(request, extra)) and judged.is_known(client):
+                processor = handler.engine_client.data_processor
+                if _is_asked_for(handler, request, getattr(request, extra)) and judged.is_known(processor):
+                    complete = _plain_way(processor)
                     count = given.get("num_choices", request.n or 1)
                     choices = [Choice(i, make_id(name, i)) for i in range(count)]
                     feed = Feed(name, {one.name: one for one in choices}, guard)
-                    return lane(generator, handler, request, feed, style, guard)
-        except NotPlain as reason:
-            judged.say(str(reason))
+                    model = given["model_name"]
+                    return lane(generator, handler, request, feed, model, complete, shapes, guard)
         except Exception as error:
             guard.failed(error)
         return generator
@@ -571,29 +601,45 @@ def replacement(module: Any) -> tuple[Any, str, Any]:
     return cls, name, stream
 
 
+def _plain_way(processor: Any) -> Callable[[Any], Any] | None:
+    """The function that completes a plain result's outputs; None: the data processor's own."""
+    views = views_of(processor)
+    return None if views is None else views.plain
+
+
 class _Judged:
-    """Whether the functions that the lane stands for are known: they may be loaded, or wrapped, after it."""
+    """Whether what the lane stands for is known: it may be loaded or wrapped after the lane is installed."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
         self._known: tuple[tuple[Any, ...], str | None] | None = None
         self._said: set[str] = set()
 
-    def is_known(self, client: Any) -> bool:
-        """Whether a stream of an ``EngineClient`` may take the lane."""
+    def is_known(self, processor: Any) -> bool:
+        """Whether a stream of a data processor may take the lane; the log says once why not."""
         of_chat = getattr(self._module, "ChatResponseProcessor", None)
+        kind = type(processor)
         now = (
-            getattr(type(client.data_processor), "process_response_dict", None),
+            *(kind, kind.process_response_dict, getattr(kind, STREAMED, None)),
             getattr(of_chat, "process_response_chat", None),
         )
         if self._known is None or self._known[0] != now:
-            self._known = now, gate.judge(SEAM, self._module).reason
-            if self._known[1] is not None:
-                self.say(self._known[1])
-        return self._known[1] is None
-
-    def say(self, reason: str) -> None:
-        """Say once why streams are FastDeploy's."""
-        if reason not in self._said:
+            self._known = now, self._why_not(processor)
+        reason = self._known[1]
+        if reason is None and not vars(processor).keys().isdisjoint(METHODS):
+            reason = "a method was set on the data processor"
+        if reason is not None and reason not in self._said:
             self._said.add(reason)
             api_log().info(f"fd_postproc: API side leaves {SEAM} to FastDeploy: {reason}")
+        return reason is None
+
+    def _why_not(self, processor: Any) -> str | None:
+        kind = type(processor)
+        known = processors_of(getattr(kind, STREAMED, None))
+        if known is None or inspect.iscoroutinefunction(kind.process_response_dict):
+            return f"the data processor {kind.__name__} is not known"
+        try:
+            check_class(processor, known.cls)
+        except NotPlain as reason:
+            return str(reason)
+        return gate.judge(SEAM, self._module).reason

@@ -68,6 +68,32 @@ cdef class Template:
             at = begin + length
         self.parts.append(chunk[at:].encode())
 
+    def given(self, list values not None):
+        """The template of chunks that have the first keys' values in common.
+
+        Parameters
+        ----------
+        values : list
+            Those values, in the order of the keys.
+
+        Returns
+        -------
+        Template
+            Of the other keys.
+        """
+        cdef Template made = Template.__new__(Template)
+        cdef Py_ssize_t i, number, count = len(values)
+        parts, order = [self.parts[0]], []
+        for i in range(len(self.order)):
+            number = self.order[i]
+            if number < count:
+                parts[-1] += _json_of(values[number], self.style).encode() + self.parts[i + 1]
+            else:
+                parts.append(self.parts[i + 1])
+                order.append(number - count)
+        made.parts, made.order, made.style = parts, order, self.style
+        return made
+
     def text(self, list values not None):
         """Return the chunk with other values, in the order of the keys.
 
