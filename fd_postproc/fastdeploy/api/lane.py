@@ -403,11 +403,8 @@ class Lane(AsyncGenerator[str, None]):
                 choice.shown = _usage_in(chunk)
             if self._unlike >= MOST_UNLIKE or not self._guard.is_on or type(choice.start) is not float:
                 return
-            if (
-                not self._is_plain(result)
-                or outputs["tool_calls"] is not None
-                or result.get("prompt_logprobs")
-            ):
+            is_other = outputs["tool_calls"] is not None or result.get("prompt_logprobs")
+            if is_other or not self._is_plain(result):
                 return
             arrival = metrics["engine_recv_latest_token_time"] - choice.start
             values = self._values(
@@ -423,7 +420,7 @@ class Lane(AsyncGenerator[str, None]):
                 return
             self._unlike += self._template is not None
             self._template = self._shapes.cut(self._shape(), chunk, self._head(chunk), self._keys(), values)
-        except ValueError:
+        except (ValueError, Unknown):
             self._template, self._unlike = None, self._unlike + 1
         except Exception as error:
             self._unlike = MOST_UNLIKE
