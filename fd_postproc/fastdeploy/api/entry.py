@@ -57,7 +57,7 @@ def _put_in(name: str, module: Any) -> None:
             return
         if not seam.is_taken:  # what is taken is told when it serves: `started`
             report({name: False}, API)
-        has_own = module.__name__ in SEAMS["api chunks"].modules  # a serving module's classes are its own
+        has_own = getattr(module, "__name__", "") in SEAMS["api chunks"].modules  # its classes are its own
         if (has_own or not seam.is_taken) and (name, reason) not in _told:
             _told.add((name, reason))  # one class may be seen in several modules
             api_log().info(f"fd_postproc: API side leaves {seam.name} to FastDeploy: {reason}")

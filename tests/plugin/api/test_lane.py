@@ -247,8 +247,10 @@ def test_several_answers_take_turns(api, laned, processor_class):
             count[choice] -= 1
             yield result(api, step, range(10, 11 + step % 3), choice, finished=not count[choice])
 
-    the_same(api, processor_class, three, n=3, stream_options={"include_usage": True})
-    assert len(laned) > 12
+    for continuous in (False, True):
+        usage = {"include_usage": True, "continuous_usage_stats": continuous}
+        the_same(api, processor_class, three, n=3, stream_options=usage)
+    assert len(laned) > 24
 
 
 @pytest.mark.parametrize("api", APIS)
