@@ -10,6 +10,7 @@ import importlib
 import logging
 import random
 import weakref
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -166,7 +167,7 @@ async def played(api, cls, results, is_laned, between=None, reasoning=None, **op
     for choice in range(options.get("n") or 1):
         processor.model_status_dict[f"{NAMES[api]}_{choice}"] = "think_start"
     client, stream = stream_of(api, processor, is_laned, **options)
-    chunks = []
+    client.stream, chunks = stream, []
 
     async def read():
         async for chunk in stream:
@@ -355,16 +356,35 @@ def test_where_ours_raises_fastdeploys_generator_writes_the_chunk(
 
 
 @pytest.mark.falls_back
-def test_after_three_failures_in_a_row_all_streams_are_fastdeploys(laned, processor_class, monkeypatch):
-    with monkeypatch.context() as planted:
-        planted.setattr(lane.Lane, "_values", fails)
+@pytest.mark.parametrize("is_looking", [False, True])
+def test_after_three_failures_in_a_row_all_streams_are_fastdeploys(
+    is_looking, laned, processor_class, monkeypatch
+):
+    values = lane.Lane._values
+
+    def planted(*told, **how):
+        return fails() if is_looking or not how else values(*told, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lane.Lane, "_values", planted)
         for _ in range(4):
             the_same(CHAT, processor_class, lambda: answer(CHAT))
     assert not laned
     the_same(CHAT, processor_class, lambda: answer(CHAT))
     assert not laned  # and it stays so
+    _, stream = stream_of(CHAT, processor_class(None, None), True)
+    assert not isinstance(stream, lane.Lane)
     the_same(COMPLETION, processor_class, lambda: answer(COMPLETION))
     assert laned  # whose guard is another one
+
+
+def test_a_stream_in_the_lane_leaves_it_once_the_guard_is_off(laned, processor_class):
+    async def switch_off(number, client, reading):
+        if number == 6 and isinstance(client.stream, lane.Lane):
+            client.stream._guard.is_on = False
+
+    the_same(CHAT, processor_class, lambda: answer(CHAT), between=switch_off)
+    assert 0 < len(laned) < 6
 
 
 def test_a_stream_whose_chunks_are_not_as_expected_stays_fastdeploys(laned, processor_class, monkeypatch):
@@ -374,6 +394,22 @@ def test_a_stream_whose_chunks_are_not_as_expected_stays_fastdeploys(laned, proc
         return [choice.index, *values(stream, outputs, choice, arrival, is_shown)[1:3], 0.5, None, None]
 
     monkeypatch.setattr(lane.Lane, "_values", other)
+    the_same(CHAT, processor_class, lambda: answer(CHAT))
+    assert not laned
+    assert [one for one in noted() if "not as expected" in one]
+
+
+def test_a_stream_with_a_part_that_the_lane_does_not_know_stays_fastdeploys(
+    laned, processor_class, monkeypatch
+):
+    module = importlib.import_module(CHAT)
+    stock = module.event
+
+    def event(model):
+        chunk = stock(model)
+        return f"{chunk[:-2]}: {zlib.crc32(chunk.encode())}\n\n"
+
+    monkeypatch.setattr(module, "event", event)
     the_same(CHAT, processor_class, lambda: answer(CHAT))
     assert not laned
     assert [one for one in noted() if "not as expected" in one]
@@ -398,6 +434,11 @@ def test_errors_in_the_middle_of_a_stream(api, laned, processor_class):
         made[6] |= {"error_code": 500, "error_msg": "it failed", "outputs": None}
         return made
 
+    def silent():
+        made = answer(api)
+        made[6] = result(api, 6, error_code=500, error_msg="")
+        return made
+
     def dropped():  # by the watchdog
         made = answer(api)
         made[6:] = [NoResults(OSError("the engine is gone"))]
@@ -408,6 +449,7 @@ def test_errors_in_the_middle_of_a_stream(api, laned, processor_class):
 
     for make, between, text in (
         (failing, None, "it failed"),
+        (silent, None, '{"error": ""}'),
         (dropped, None, "the engine is gone"),
         (lambda: answer(api)[:8], clear, "the weights are cleared"),
     ):
@@ -572,6 +614,14 @@ def test_a_data_processor_that_is_not_known_is_named(laned, log, monkeypatch):
     assert log.messages == [
         "fd_postproc: API side leaves api lane to FastDeploy: the data processor Processor is not known"
     ]
+
+
+def test_a_method_that_is_set_on_the_data_processor_is_called(laned, processor_class):
+    processor = processor_class(None, None)
+    processor.process_response_dict = processor.process_response_dict
+    with contextlib.closing(asyncio.new_event_loop()):
+        _, stream = stream_of(CHAT, processor, True)
+        assert not isinstance(stream, lane.Lane)
 
 
 def test_a_generator_that_somebody_has_wrapped_is_fastdeploys_and_named():
