@@ -378,6 +378,18 @@ def test_after_three_failures_in_a_row_all_streams_are_fastdeploys(
     assert laned  # whose guard is another one
 
 
+@pytest.mark.falls_back
+def test_failures_that_are_not_in_a_row_switch_it_not_off(laned, processor_class, monkeypatch):
+    values, planted = lane.Lane._values, TwoOfThree(lane.Lane._values)
+    monkeypatch.setattr(
+        lane.Lane, "_values", lambda *told, **how: values(*told, **how) if how else planted(*told)
+    )
+    for _ in range(3):
+        the_same(CHAT, processor_class, lambda: answer(CHAT))
+    assert planted.calls > 9
+    assert laned
+
+
 def test_a_stream_in_the_lane_leaves_it_once_the_guard_is_off(laned, processor_class):
     async def switch_off(number, client, reading):
         if number == 6 and isinstance(client.stream, lane.Lane):
@@ -617,6 +629,7 @@ def test_a_data_processor_that_is_not_known_is_named(laned, log, monkeypatch):
 
 
 def test_a_method_that_is_set_on_the_data_processor_is_called(laned, processor_class):
+    the_same(CHAT, processor_class, lambda: answer(CHAT))  # its class is known
     processor = processor_class(None, None)
     processor.process_response_dict = processor.process_response_dict
     with contextlib.closing(asyncio.new_event_loop()):
