@@ -584,7 +584,9 @@ def replacement(module: Any) -> tuple[Any, str, Any]:
                 given = {**dict(zip(names, arguments, strict=False)), **options}
                 handler, request, name = given["self"], given["request"], given["request_id"]
                 processor = handler.engine_client.data_processor
-                if _is_asked_for(handler, request, getattr(request, extra)) and judged.is_known(processor):
+                if _is_asked_for(handler, request, getattr(request, extra, None)) and judged.is_known(
+                    processor
+                ):
                     complete = _plain_way(processor)
                     count = given.get("num_choices", request.n or 1)
                     choices = [Choice(i, make_id(name, i)) for i in range(count)]
@@ -617,7 +619,7 @@ class _Judged:
         of_chat = getattr(self._module, "ChatResponseProcessor", None)
         kind = type(processor)
         now = (
-            *(kind, kind.process_response_dict, getattr(kind, STREAMED, None)),
+            *(kind, *(getattr(kind, name, None) for name in METHODS)),
             getattr(of_chat, "process_response_chat", None),
         )
         if self._known is None or self._known[0] != now:

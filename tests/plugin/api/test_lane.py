@@ -626,6 +626,9 @@ def test_a_data_processor_that_is_not_known_is_named(laned, log, monkeypatch):
     assert log.messages == [
         "fd_postproc: API side leaves api lane to FastDeploy: the data processor Processor is not known"
     ]
+    with contextlib.closing(asyncio.new_event_loop()):
+        _, stream = stream_of(CHAT, object(), True)  # as a test of FastDeploy's has it
+        assert not isinstance(stream, lane.Lane)
 
 
 def test_a_method_that_is_set_on_the_data_processor_is_called(laned, processor_class):
