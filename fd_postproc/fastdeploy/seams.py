@@ -349,11 +349,38 @@ _ROWS = (
         ),
     ),
     Seam(
+        "api lane",
+        API,
+        (_SERVING + "chat", _SERVING + "completion"),
+        (
+            "OpenAIServingChat.chat_completion_stream_generator",
+            "OpenAIServingCompletion.completion_stream_generator",
+        ),
+        "api.lane:install",
+        "In each stream: the keys of results, and one chunk byte for byte against FastDeploy's.",
+        "chunks in the middle of a stream are written from a template, without FastDeploy's generator",
+        "FastDeploy's generator gets the result and writes the chunk",
+        (
+            "OpenAIServingChat.chat_completion_stream_generator",
+            "OpenAIServingCompletion.completion_stream_generator",
+            *(
+                f"OpenAIServingCompletion.{name}"
+                for name in ("_call_process_response_dict", "_process_echo_logic")
+            ),
+            *(
+                f"entrypoints.openai.response_processors:ChatResponseProcessor.{name}"
+                for name in ("__init__", "process_response_chat", "enable_multimodal_content")
+            ),
+            "input.base_processor:BaseTextProcessor.process_response_dict",
+        ),
+    ),
+    Seam(
         "api connections",
         API,
         (_UTILS,),
         (
             *("DealerConnectionManager.__init__", "DealerConnectionManager.initialize"),
+            "DealerConnectionManager.get_connection",
             *("DealerConnectionManager.request_map", "DealerConnectionManager.pull_client.read"),
         ),
         "api.connections:install",

@@ -141,6 +141,13 @@ class Processor:
         status[3] += text
         return text, status[2], previous_texts
 
+    def process_response_dict(self, response_dict, **kwargs):
+        if response_dict["outputs"] is None or response_dict.get("error_code", 200) != 200:
+            return response_dict
+        whole = not kwargs.get("stream", True)
+        method = self.process_response_dict_normal if whole else self.process_response_dict_streaming
+        return method(response_dict, **kwargs)
+
     def process_response_dict_normal(self, response_dict, **kwargs):
         ids, name = response_dict["outputs"]["token_ids"], response_dict["request_id"]
         delta, _, previous = self.ids2tokens(ids, name)
@@ -165,6 +172,7 @@ class Processor:
         )  # fmt: skip
         delta, previous_ids, previous = self.ids2tokens(ids, name)
         outputs["text"] = outputs["completion_tokens"] = delta
+        outputs |= {"skipped": False, "tool_calls": None, "reasoning_content": ""}
         answer = previous, previous + delta, delta, previous_ids, previous_ids + ids, ids
         if self.reasoning_parser:
             said = self.reasoning_parser.extract_reasoning_content_streaming(

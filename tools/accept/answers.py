@@ -12,14 +12,18 @@ import importlib
 import inspect
 import json
 import logging
+import random
 import time
 import types
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from fd_postproc.fastdeploy.api import lane
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
+from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
+from fd_postproc.fastdeploy.fallback import Guard
 from fd_postproc.fastdeploy.quiet import SILENT, Quiet
 
 from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value
@@ -33,7 +37,10 @@ _MODEL = 'trial "é"'
 
 
 def first_difference(
-    module: Any, scripts: list[Script], progress: Callable[[int, int], None] = lambda done, most: None
+    module: Any,
+    scripts: list[Script],
+    progress: Callable[[int, int], None] = lambda done, most: None,
+    lane: bool = False,
 ) -> str | None:
     """The first difference of FastDeploy's serving module with its own parts and with ours.
 
@@ -44,12 +51,14 @@ def first_difference(
     scripts : list of Script
     progress : callable, optional
         It is given how many of how many scripts have run.
+    lane : bool, optional
+        Whether the steady lane is tried, with hand-overs at random places, in place of the parts alone.
     """
     blocks = blocks_of(module)
 
     def run(went_on: Callable[[], None]) -> str | None:
         with in_use(module, blocks):
-            return _difference_in_use(module, blocks, scripts, progress, went_on)
+            return _difference_in_use(module, blocks, scripts, progress, went_on, lane)
 
     found: str | None = Watched(run).result()
     return found
@@ -61,15 +70,18 @@ def _difference_in_use(
     tried: list[Script],
     progress: Callable[[int, int], None],
     went_on: Callable[[], None],
+    lane: bool,
 ) -> str | None:
     stock = Side(module, Blocks())
     ours = {"": Side(module, blocks), ", packed": Side(module, blocks, packed=True)}
+    if lane:
+        ours = {"": LaneSide(module, Blocks()), ", packed": LaneSide(module, blocks, packed=True)}
     failed = 0
     for number, script in enumerate(tried):
         if number % 50 == 0:
             progress(number, len(tried))
         went_on()
-        for stream in (True, False):
+        for stream in (True,) if lane else (True, False):
             expected = _outcome(stock, script, stream)
             failed += expected[0] == FAILED
             if failed > _MOST_FAILURES:
@@ -78,6 +90,8 @@ def _difference_in_use(
                 found = _difference(expected, _outcome(side, script, stream))
                 if found:
                     return f"{script.name}, {'streamed' if stream else 'not streamed'}{which}: {found}"
+    if lane and not all(one.written for one in ours.values()):
+        return "the lane has written no chunk"
     return None
 
 
@@ -116,6 +130,7 @@ class Side:
 
     def __init__(self, module: Any, blocks: Blocks, packed: bool = False) -> None:
         self.chat, self.packed = module.__name__ == CHAT, packed
+        self._name = "chatcmpl-trial" if self.chat else "cmpl-trial"
         self.protocol = importlib.import_module(PROTOCOL)
         owner = "OpenAIServingChat" if self.chat else "OpenAIServingCompletion"
         self.cls: Any = vars(module)[owner]
@@ -136,7 +151,7 @@ class Side:
 
     async def _answer(self, script: Script, stream: bool) -> list[str]:
         handler = object.__new__(self.cls)
-        client = _EngineClient(script, self.packed)
+        client = _EngineClient(_Connections(script, self.packed))
         with contextlib.suppress(Exception):  # attributes that a version adds
             handler.__init__(**dict.fromkeys(_required(self.cls)) | {"engine_client": client})
         handler.engine_client = client
@@ -161,7 +176,7 @@ class Side:
         if not stream:
             options.pop("stream_options", None)  # refused
         prompts = 1
-        values: dict[str, Any] = {"request_id": "trial", "model_name": _MODEL, "created_time": int(NOW)}
+        values: dict[str, Any] = {"request_id": self._name, "model_name": _MODEL, "created_time": int(NOW)}
         if self.chat:
             request = self.protocol.ChatCompletionRequest(
                 messages=[{"role": "user", "content": "x"}], **options
@@ -180,6 +195,41 @@ class Side:
         generator = getattr(handler, name)
         values["request"] = request
         return generator(**{name: values[name] for name in inspect.signature(generator).parameters})
+
+
+class LaneSide(Side):
+    """A serving module with the steady lane, which hands over to FastDeploy's generator at random places.
+
+    Attributes
+    ----------
+    written : int
+        How many chunks the lane has written.
+    """
+
+    def __init__(self, module: Any, blocks: Blocks, packed: bool = False) -> None:
+        super().__init__(module, blocks, packed)
+        self.written, draw = 0, random.Random(7)
+        choice_of, written = lane.Lane._choice_of, lane.Lane._written
+
+        def chosen(stream: lane.Lane, result: Any) -> Any:
+            return choice_of(stream, result) if draw.random() < 0.8 else None
+
+        def counted(stream: lane.Lane, *told: Any) -> str | None:
+            chunk = written(stream, *told)
+            self.written += chunk is not None
+            return chunk
+
+        self._changes += [
+            (lane.Lane, "_choice_of", chosen),
+            (lane.Lane, "_written", counted),
+            (lane._Judged, "is_known", lambda judged, processor: True),
+            (_Connections, "dealer", None),
+            (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
+            lane.replacement(module),
+        ]
+
+
+_GUARD = Guard("api connections")
 
 
 def _required(cls: Any) -> list[str]:
@@ -215,9 +265,9 @@ class _EngineClient:
 
     ori_vocab_size = 100
 
-    def __init__(self, script: Script, packed: bool) -> None:
+    def __init__(self, connections: _Connections) -> None:
         self.data_processor = _Processor()
-        self.connection_manager = _Connections(script, packed)
+        self.connection_manager = connections
         self.semaphore = Quiet()
 
     def check_model_weight_status(self) -> bool:
@@ -228,8 +278,11 @@ class _EngineClient:
 
 
 class _Connections:
+    dealer: Any = Quiet()
+
     def __init__(self, script: Script, packed: bool) -> None:
         self.script, self.packed = script, packed
+        self.request_map = RequestMap({})
 
     async def get_connection(self, request_id: str, num_choices: int = 1) -> Any:
         queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -239,7 +292,8 @@ class _Connections:
                 if compound is not None:  # ids that tell the choice another way
                     result["request_id"] = compound(*_choice_of(result["request_id"]))
             queue.put_nowait(_through_a_message(group) if self.packed else group)
-        return Quiet(), queue
+        self.request_map[request_id] = queue
+        return self.dealer, queue
 
     async def cleanup_request(self, request_id: str) -> None:
         pass

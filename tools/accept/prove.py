@@ -136,17 +136,26 @@ def _twin(log):
 # ---- The API server ----------------------------------------------------------------------------------------
 
 
-def chunks(rounds, progress):
-    """The first difference of the answers of chat and completions."""
+def chunks(rounds, progress, lane=False):
+    """The first difference of the answers of chat and completions; `lane`: of streams in the steady lane."""
     for name in ("serving_chat", "serving_completion"):
         module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
         chat = name == "serving_chat"
         scripts = canned_answers.scripts(chat)
         scripts += [canned_answers.random_script(number, chat) for number in range(rounds)]
-        found = answers.first_difference(module, scripts, functools.partial(progress, f"answers of {name}"))
+        what = functools.partial(progress, f"{'streams' if lane else 'answers'} of {name}")
+        found = answers.first_difference(module, scripts, what, lane)
         if found:
             return f"{name}: {found}"
     return SAME
+
+
+def lane(rounds, progress):
+    """The first difference of streams in the steady lane."""
+    utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
+    if not hasattr(utils.DealerConnectionManager, unpacking.DISPATCHER):
+        return ONE_BY_ONE
+    return chunks(rounds, progress, lane=True)
 
 
 def dispatcher(module):
@@ -351,6 +360,8 @@ def proven(parts, rounds, progress):
     time.time = real
     if "api chunks" in wanted:
         told["api chunks"] = _told(chunks, rounds, progress)
+    if "api lane" in wanted:
+        told["api lane"] = _told(lane, rounds, progress)
     if wanted & {*DISPATCHER}:
         progress("dispatcher", 0, 1)
         utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")

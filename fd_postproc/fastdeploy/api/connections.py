@@ -14,8 +14,9 @@ import gc
 import inspect
 import sys
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from ...support.environment import GC, is_on
@@ -52,6 +53,59 @@ class NoResults(list):  # type: ignore[type-arg]
 
     def __getitem__(self, index: Any) -> Any:
         raise self.error
+
+
+class Inbox:
+    """The results of a stream that may take the steady lane (`lane`), in place of FastDeploy's queue.
+
+    It refers to no generator: a stream whose client has left is cleaned up at once, not by the collector.
+
+    Attributes
+    ----------
+    results : deque
+        Results one by one, and groups that are no lists, as `NoResults`.
+    """
+
+    def __init__(self) -> None:
+        self.results: deque[Any] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: Any = None
+        self._seen: Any = None  # the waiter at the last look
+        self._is_silent = False
+
+    def put_nowait(self, group: Any) -> None:
+        """Take a group of results from the dispatcher, or from the watchdog."""
+        if type(group) is list:
+            self.results.extend(group)
+        else:
+            self.results.append(group)
+        self._wake()
+
+    async def wait(self) -> bool:
+        """Wait for results; True if none have come for a while."""
+        self._is_silent = False
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+        return self._is_silent
+
+    def look(self) -> None:
+        """End a wait that lasts since the last look."""
+        if self._waiter is not None and self._waiter is self._seen:
+            self._is_silent = True
+            self._wake()
+        self._seen = self._waiter
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+registering: ContextVar[Any] = ContextVar("fd_postproc_registering", default=None)
+"""The feed of the stream whose generator registers next in this task: an `Inbox` takes its queue's place."""
 
 
 class _Held:
@@ -124,6 +178,14 @@ class RequestMap(dict):  # type: ignore[type-arg]
         """
         self.gone.pop(hash(name), None)
         self.gone.pop(hash(name.rpartition("_")[0]), None)
+
+    def give_inbox(self, name: str) -> Inbox:
+        """Put an inbox in the place of a registered request's queue, with what that holds."""
+        queue, inbox = self[name], Inbox()
+        while not queue.empty():
+            inbox.put_nowait(queue.get_nowait())
+        super().__setitem__(name, inbox)  # it stays the same request
+        return inbox
 
     def pop(self, name: str, *default: Any) -> Any:
         _remember(self.gone, name, hash(name) in self.begun)
@@ -275,8 +337,36 @@ def install(module: Any) -> Callable[[], None]:
         return outcome
 
     return replacements.install(
-        "api connections", (cls, "__init__", __init__), (cls, "initialize", initialize)
+        "api connections",
+        *((cls, "__init__", __init__), (cls, "initialize", initialize)),
+        (cls, "get_connection", with_inboxes(cls.get_connection, guard)),
     )
+
+
+def with_inboxes(stock: Any, guard: Guard) -> Any:
+    """A ``get_connection`` that gives a stream's feed to its generator, and its inbox to the map."""
+
+    @functools.wraps(stock)
+    async def get_connection(manager: Any, request_id: str, *arguments: Any, **options: Any) -> Any:
+        dealer, queue = await stock(manager, request_id, *arguments, **options)
+        feed = registering.get()
+        if feed is None:
+            return dealer, queue
+        registering.set(None)
+        try:
+            if (
+                dealer is None
+                and feed.name == request_id
+                and type(manager.request_map) is RequestMap
+                and guard.is_on
+            ):
+                feed.inbox = manager.request_map.give_inbox(request_id)
+                return dealer, feed
+        except Exception as error:
+            guard.failed(error)
+        return dealer, queue
+
+    return get_connection
 
 
 def tell_of_arrays(manager: Any, module: Any) -> None:

@@ -49,15 +49,18 @@ def _put_in(name: str, module: Any) -> None:
     try:
         from ..gate import judge
         from ..logs import api_log
-        from ..seams import API, API_PARTS, report
+        from ..seams import API, API_PARTS, SEAMS, report
 
         seam = API_PARTS[name]
         reason = seam.put_in(module, judge)
-        if reason is not None and not seam.is_taken:  # what is taken is told when it serves: `started`
+        if reason is None:
+            return
+        if not seam.is_taken:  # what is taken is told when it serves: `started`
             report({name: False}, API)
-            if (name, reason) not in _told:  # one class may be seen in several modules
-                _told.add((name, reason))
-                api_log().info(f"fd_postproc: API side leaves {seam.name} to FastDeploy: {reason}")
+        has_own = getattr(module, "__name__", "") in SEAMS["api chunks"].modules  # its classes are its own
+        if (has_own or not seam.is_taken) and (name, reason) not in _told:
+            _told.add((name, reason))  # one class may be seen in several modules
+            api_log().info(f"fd_postproc: API side leaves {seam.name} to FastDeploy: {reason}")
     except Exception:
         logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
 

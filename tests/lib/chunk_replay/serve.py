@@ -26,6 +26,7 @@ from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # no
 from fastdeploy.entrypoints.openai import utils as serving_utils
 
 from fd_postproc.fastdeploy import notes
+from fd_postproc.fastdeploy.api import lane
 from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
 from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
@@ -251,6 +252,14 @@ if __name__ == "__main__":
         from fd_postproc.fastdeploy.api import responses
 
         responses.install(sys.modules["__main__"])  # this program is the application here
+    laned, written = [], lane.Lane._written
+
+    def counted(stream, *of_a_result):
+        chunk = written(stream, *of_a_result)
+        laned.append(chunk is not None)
+        return chunk
+
+    lane.Lane._written = counted
     frozen = index()["frozen_time"]
     time.time = lambda: frozen
     traceback.format_exc = lambda *a, **k: "<traceback>"
@@ -261,5 +270,5 @@ if __name__ == "__main__":
         played, wrong = played + more, wrong | {f"{name}, arrays": said for name, said in of_arrays.items()}
     else:
         played, wrong = play_all(FOLDER)
-    written, left = _chunks.written(), notes.noted()
-    print("told: " + json.dumps({"played": played, "wrong": wrong, "written": written, "left": left}))
+    told = {"played": played, "wrong": wrong, "written": _chunks.written(), "left": notes.noted()}
+    print("told: " + json.dumps(told | {"laned": sum(laned)}))

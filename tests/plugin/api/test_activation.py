@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import loading, logs, notes
+from fd_postproc.fastdeploy import loading, logs, notes, seams
 from fd_postproc.fastdeploy.api import activation, entry
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import (
@@ -101,6 +101,19 @@ def test_switched_off(variables, load, told, monkeypatch):
     assert loading._finder.actions == {}
     assert not is_ours(load(CHAT))
     assert (told.gauges, told.lines) == ([], [])
+
+
+def test_a_wrapped_generator_is_named_also_where_the_other_module_is_taken(load, told, monkeypatch):
+    monkeypatch.setattr(seams, "_taken", set())
+    monkeypatch.setattr(entry, "_told", set())
+    for name in (COMPLETION, CHAT):
+        module = load(name)
+        if name == CHAT:
+            module.OpenAIServingChat.chat_completion_stream_generator = lambda *told: None
+        entry._put_in("lane", module)
+    (line,) = told.lines
+    assert "leaves api lane to FastDeploy" in line
+    assert "chat_completion_stream_generator is replaced by <lambda>" in line
 
 
 def test_new_code_is_left_to_fastdeploy_and_named(load, told):

@@ -240,6 +240,10 @@ class Manager:
     async def initialize(self):
         self.initialised = True
 
+    async def get_connection(self, request_id, dealer=None):
+        self.request_map[request_id] = queue = asyncio.Queue()
+        return dealer, queue
+
     async def _dispatch_batch_responses(self, batches):
         for batch in batches:
             for outputs in batch:
@@ -339,6 +343,44 @@ def test_another_dispatcher_is_left_alone():
 
     told = SEAMS["api connections"].put_in(SimpleNamespace(DealerConnectionManager=Other), judge)
     assert "_dispatch_batch_responses" in told
+
+
+def test_a_stream_that_registers_gets_an_inbox_with_what_came_early(utils):
+    """Streams without a lane, of another way of transport or name, and the task's next one get a queue."""
+
+    async def registered(is_laned, name="a", **way):
+        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(name=name, inbox=None)
+        give(manager.request_map, "a", group(0), group(1))
+        connections.registering.set(feed if is_laned else None)
+        _, waits_at = await manager.get_connection("a", **way)
+        give(manager.request_map, "a", group(2))
+        given = manager.request_map["a"]
+        for other in "ab":
+            _, queue = await manager.get_connection(other)
+            assert type(queue) is asyncio.Queue
+        if waits_at is feed:
+            assert feed.inbox is given
+            return [*given.results]
+        assert waits_at is given
+        return [waits_at.get_nowait() for _ in range(waits_at.qsize())]
+
+    assert asyncio.run(registered(True)) == [group(step)[0] for step in range(3)]
+    assert asyncio.run(registered(False)) == [group(step) for step in range(3)]
+    assert asyncio.run(registered(True, dealer="one of fifty")) == [group(step) for step in range(3)]
+    assert asyncio.run(registered(True, name="another")) == [group(step) for step in range(3)]
+
+
+@pytest.mark.falls_back
+def test_a_failure_to_make_an_inbox_leaves_the_queue(utils, monkeypatch):
+    async def registered():
+        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(name="a", inbox=None)
+        monkeypatch.setattr(connections, "Inbox", None)
+        connections.registering.set(feed)
+        _, queue = await manager.get_connection("a")
+        give(manager.request_map, "a", group(0))
+        return queue.get_nowait()
+
+    assert asyncio.run(registered()) == group(0)
 
 
 @pytest.mark.falls_back

@@ -70,6 +70,10 @@ def serve(tree, folder, *arguments, **variables):
     return told
 
 
+def nightly(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 @each_tree
 def test_ours_is_used_or_a_reason_is_given(tree, tmp_path):
     reasons, _ = run(tree, TRIAL, folder=tmp_path, shim=False)
@@ -83,6 +87,22 @@ def test_random_answers_are_written_the_same(tree, tmp_path):
     """Log-probabilities, masks, experts, several choices: chunks and bodies; a few in test_classes.py."""
     told, _ = run(tree, ANSWERS, random.randrange(1 << 30), 2000, folder=tmp_path, shim=False)
     assert told == [None] * 80
+
+
+LANED = """
+import json, sys
+from fd_postproc.fastdeploy import gate
+from tools.accept import prove
+gate.judge = lambda *told: gate.Verdict((), {})
+print("told: " + json.dumps(prove.lane(int(sys.argv[1]), lambda *at: None)))
+"""
+
+
+@each_tree
+@pytest.mark.parametrize("rounds", [30, nightly(4000)])
+def test_random_streams_in_the_lane_are_the_same(tree, tmp_path, rounds):
+    told, _ = run(tree, LANED, rounds, folder=tmp_path, shim=False)
+    assert told in ("", "results come one by one here")
 
 
 @each_tree
@@ -104,8 +124,9 @@ def left_of(tree, told):
 def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     off = serve(tree, tmp_path / "off")
     on = serve(tree, tmp_path / "on", FD_PLUGINS="fd_postproc", **UNMENDED)
-    assert off["written"] == 0
+    assert off["written"] == off["laned"] == 0
     assert on["written"] > 2000
+    assert on["laned"] > 300
     assert on["wrong"] == off["wrong"]
     assert on["played"] == off["played"] > 290
     # Each of some forty data processors has a tokenizer of its own, which is told of once.
@@ -156,10 +177,6 @@ def test_recorded_rollouts_are_the_same(tree, tmp_path):
     assert on["played"] == off["played"] == 48
     assert on["written"] > 500 > off["written"] == 0
     assert left_of(tree, on) == {}
-
-
-def nightly(*values):
-    return pytest.param(*values, marks=pytest.mark.nightly)
 
 
 def random_answers(tree, folder, how, *numbers, **variables):

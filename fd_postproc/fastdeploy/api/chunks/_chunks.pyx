@@ -2,10 +2,11 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """The JSON of an API server's chunks, written in C, and what comes before it.
 
-Each file that is included here has one idea: numbers as serialisers print them, the buffer that is
-written into, what every stand-in can do, a text that grows, texts of token ids made once, results out of
-msgpack, maps with known keys, arrays, answers in pieces, log-probabilities of chat, of completion and of the
-prompt, stand-ins for models of pydantic, new text out of new token ids, and the wait for a result.
+Each file that is included here has one idea: numbers as serialisers print them, the buffer that is written
+into, what every stand-in can do, a text that grows, texts of token ids made once, results out of msgpack,
+maps with known keys, arrays, answers in pieces, log-probabilities of chat, of completion and of the prompt,
+stand-ins for models of pydantic, chunks by a template, new text out of new token ids, and the wait for a
+result.
 """
 cimport cython
 from cpython.dict cimport PyDict_SetItem
@@ -57,6 +58,7 @@ include "_chat_logprobs.pxi"
 include "_completion_logprobs.pxi"
 include "_prompt_logprobs.pxi"
 include "_models.pxi"
+include "_template.pxi"
 include "_byte_decoder.pxi"
 include "_piece_decoder.pxi"
 include "_wait.pxi"

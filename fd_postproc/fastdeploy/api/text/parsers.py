@@ -20,6 +20,10 @@ PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
 WHOLE = "process_response_dict_normal"
 
 
+class Complete(dict):  # type: ignore[type-arg]
+    """A result whose outputs are complete: the data processor leaves it as it is."""
+
+
 def install(module: Any) -> Callable[[], None]:
     """Install views for a module's data processors; return a function that restores.
 
@@ -64,6 +68,8 @@ def _methods(cls: Any, stock: dict[str, Any], answers: Answers) -> dict[str, Any
 
     @functools.wraps(streamed)
     def process_response_dict_streaming(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
+        if type(response_dict) is Complete:
+            return response_dict
         view, segments, is_asked, plain = processor, None, False, None
         try:
             if guard.is_on:

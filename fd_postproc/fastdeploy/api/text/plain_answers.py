@@ -53,7 +53,7 @@ def way_of(
     NotPlain
         If the class is not FastDeploy's own, or if its method does more than take the text.
     """
-    _check_class(processor, cls)
+    check_class(processor, cls)
     template = _template(stock, view_of)
     guard, ids2tokens = growing.answers.guard, growing.ids2tokens
     processor_of = weakref.ref(processor)
@@ -97,7 +97,8 @@ def way_of(
     return process
 
 
-def _check_class(processor: Any, cls: type) -> None:
+def check_class(processor: Any, cls: type) -> None:
+    """Raise NotPlain if a data processor has methods besides those of FastDeploy's class."""
     own = type(processor)
     for one in own.__mro__[: own.__mro__.index(cls)]:
         if not one.__module__.startswith("fastdeploy."):

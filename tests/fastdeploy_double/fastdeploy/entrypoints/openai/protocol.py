@@ -28,13 +28,32 @@ from tests.restated.api.models import (  # noqa: F401  what answers are made of
 AnyResponseFormat = Any
 
 
-class ChatCompletionRequest(BaseModel):
+class StreamOptions(BaseModel):
+    include_usage: bool = True
+    continuous_usage_stats: bool = False
+
+
+class _Request(BaseModel):
     model_config = ConfigDict(extra="allow")
+    n: int | None = None
+    stream_options: StreamOptions | None = None
+    include_draft_logprobs: bool = False
+    include_logprobs_decode_token: bool = True
+    include_stop_str_in_output: bool = False
+    max_streaming_response_tokens: int | None = None
+    return_token_ids: bool = False
+    collect_metrics: bool = False
+
+
+class ChatCompletionRequest(_Request):
     messages: list[Any]
-    n: int | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    metadata: dict | None = None
 
 
-class CompletionRequest(BaseModel):
-    model_config = ConfigDict(extra="allow")
+class CompletionRequest(_Request):
     prompt: Any
-    n: int | None = None
+    logprobs: int | None = None
+    echo: bool = False
+    suffix: dict | None = None

@@ -1,6 +1,6 @@
-"""Chat completions: the parts that FastDeploy's module names, and log-probabilities; it writes no answers."""
+"""Chat completions: the parts that FastDeploy's module names, log-probabilities, and streams."""
 
-import asyncio  # noqa: F401  as FastDeploy's module names it
+import asyncio
 
 from fastdeploy.entrypoints.openai.protocol import (  # noqa: F401
     ChatCompletionResponse,
@@ -15,6 +15,8 @@ from fastdeploy.entrypoints.openai.protocol import (  # noqa: F401
     PromptTokenUsageInfo,
     UsageInfo,
 )
+from fastdeploy.entrypoints.openai.response_processors import ChatResponseProcessor
+from tests.restated.api.counting import Seen, event, failed, index_of
 from tests.restated.api.logprobs import steps_of
 
 
@@ -29,3 +31,100 @@ class OpenAIServingChat:
             return None
         steps = steps_of(self.engine_client.data_processor)
         return steps.chat(output_top_logprobs, request_top_logprobs, request_decode_flag)
+
+    async def chat_completion_stream_generator(
+        self, request, request_id, model_name, prompt_token_ids, prompt_tokens, max_tokens
+    ):
+        client, left, prompt = self.engine_client, request.n or 1, len(prompt_token_ids)
+        seen, options, is_first = [Seen() for _ in range(left)], request.stream_options, True
+
+        def usage(tokens, reasoning):
+            return UsageInfo(
+                prompt_tokens=prompt,
+                completion_tokens=tokens,
+                total_tokens=prompt + tokens,
+                prompt_tokens_details=PromptTokenUsageInfo(cached_tokens=0),
+                completion_tokens_details=CompletionTokenUsageInfo(
+                    reasoning_tokens=reasoning, image_tokens=0
+                ),
+            )
+
+        def chunk(choices, **more):
+            return ChatCompletionStreamResponse(
+                id=request_id,
+                object="chat.completion.chunk",
+                created=1_763_740_800,
+                model=model_name,
+                choices=choices,
+                **more,
+            )
+
+        def scores(top):
+            return self._create_chat_logprobs(
+                top, request.logprobs, request.top_logprobs, request.include_logprobs_decode_token
+            )
+
+        try:
+            _, queue = await client.connection_manager.get_connection(request_id, left)
+            processor = ChatResponseProcessor(client.data_processor)
+            while left:
+                if client.check_model_weight_status():
+                    raise ValueError("the weights are cleared")
+                try:
+                    group = await asyncio.wait_for(queue.get(), timeout=10)
+                except asyncio.TimeoutError:
+                    client.check_health()
+                    continue
+                async for result in processor.process_response_chat(
+                    group, True, request.include_stop_str_in_output, request
+                ):
+                    one, outputs, top = seen[index_of(result)], result["outputs"], None
+                    if result.get("error_code", 200) != 200:
+                        raise ValueError(result["error_msg"])
+                    arrival = one.arrival(result["metrics"])
+                    for i in range(len(seen) if is_first else 0):
+                        role = DeltaMessage(role="assistant", content="", reasoning_content="")
+                        yield event(chunk([ChatCompletionResponseStreamChoice(index=i, delta=role)]))
+                    is_first = False
+                    one.add(outputs)
+                    if request.logprobs and outputs["top_logprobs"] is not None:
+                        top = scores(outputs["top_logprobs"])
+                    if outputs["skipped"] and not request.return_token_ids:
+                        continue
+                    delta = DeltaMessage(
+                        content="" if outputs["skipped"] else outputs["text"] or "",
+                        reasoning_content=outputs["reasoning_content"],
+                        tool_calls=outputs["tool_calls"],
+                        completion_token_ids=None,
+                        completion_tokens=None,
+                    )
+                    if request.return_token_ids:
+                        delta.completion_token_ids = [*outputs["token_ids"]]
+                        delta.completion_tokens = outputs["completion_tokens"]
+                    choice = ChatCompletionResponseStreamChoice(
+                        index=index_of(result),
+                        delta=delta,
+                        logprobs=top,
+                        draft_logprobs=None,
+                        sampling_mask=outputs.get("sampling_mask"),
+                        arrival_time=arrival,
+                        speculate_metrics=None,
+                    )
+                    if result["finished"]:
+                        left -= 1
+                        choice.finish_reason = one.reason(result, max_tokens)
+                    now = {}
+                    if options and options.continuous_usage_stats:
+                        now["usage"] = usage(one.tokens, one.reasoning)
+                    yield event(chunk([choice], **now))
+            if options and options.include_usage:
+                total = usage(sum(one.tokens for one in seen), sum(one.reasoning for one in seen))
+                yield event(chunk([], usage=total))
+        except asyncio.CancelledError:
+            await client.abort(request_id, len(seen))
+        except Exception as error:
+            yield failed(error)
+        finally:
+            await client.connection_manager.cleanup_request(request_id)
+            client.semaphore.release()
+            yield "data: [DONE]\n\n"

@@ -1,6 +1,6 @@
-"""Completions: the parts that FastDeploy's module names, and log-probabilities; it writes no answers."""
+"""Completions: the parts that FastDeploy's module names, log-probabilities, and streams."""
 
-import asyncio  # noqa: F401  as FastDeploy's module names it
+import asyncio
 
 from fastdeploy.entrypoints.openai.protocol import (  # noqa: F401
     CompletionLogprobs,
@@ -12,6 +12,7 @@ from fastdeploy.entrypoints.openai.protocol import (  # noqa: F401
     PromptTokenUsageInfo,
     UsageInfo,
 )
+from tests.restated.api.counting import Seen, event, failed, index_of
 from tests.restated.api.logprobs import steps_of
 
 
@@ -26,3 +27,87 @@ class OpenAIServingCompletion:
             return None
         steps = steps_of(self.engine_client.data_processor)
         return steps.completion(output_top_logprobs, request_logprobs)
+
+    async def _call_process_response_dict(self, result, request, stream):
+        self.engine_client.data_processor.process_response_dict(
+            result, stream=stream, include_stop_str_in_output=request.include_stop_str_in_output
+        )
+
+    async def _process_echo_logic(self, request, index, outputs):
+        if request.echo and outputs.get("send_idx", -1) == 0:
+            outputs["text"] = request.prompt + (outputs["text"] or "")
+
+    async def completion_stream_generator(
+        self,
+        request,
+        num_choices,
+        request_id,
+        created_time,
+        model_name,
+        prompt_batched_token_ids,
+        prompt_tokens_list,
+        max_tokens_list,
+    ):
+        client, left, seen = self.engine_client, num_choices, [Seen() for _ in range(num_choices)]
+
+        def chunk(choices, **more):
+            return CompletionStreamResponse(
+                id=request_id, created=created_time, model=model_name, choices=choices, **more
+            )
+
+        try:
+            _, queue = await client.connection_manager.get_connection(request_id, left)
+            while left:
+                if client.check_model_weight_status():
+                    raise ValueError("the weights are cleared")
+                try:
+                    group = await asyncio.wait_for(queue.get(), timeout=10)
+                except asyncio.TimeoutError:
+                    client.check_health()
+                    continue
+                for result in group:
+                    if result.get("error_code", 200) != 200:
+                        raise ValueError(result["error_msg"])
+                    index, outputs, top = index_of(result), result["outputs"], None
+                    one = seen[index]
+                    await self._call_process_response_dict(result, request, True)
+                    arrival = one.arrival(result["metrics"])
+                    await self._process_echo_logic(request, index, outputs)
+                    one.add(outputs)
+                    if request.logprobs is not None and outputs["top_logprobs"] is not None:
+                        top = self._create_completion_logprobs(outputs["top_logprobs"], request.logprobs, 0)
+                    if outputs["skipped"] and not request.return_token_ids:
+                        continue
+                    choice = CompletionResponseStreamChoice(
+                        index=index,
+                        text="" if outputs["skipped"] else outputs["text"] or "",
+                        completion_token_ids=outputs["token_ids"] if request.return_token_ids else None,
+                        completion_tokens=outputs["completion_tokens"] if request.return_token_ids else None,
+                        tool_calls=outputs["tool_calls"],
+                        reasoning_content=outputs["reasoning_content"],
+                        arrival_time=arrival,
+                        logprobs=top,
+                        draft_logprobs=None,
+                    )
+                    if result["finished"]:
+                        left -= 1
+                        choice.finish_reason = one.reason(result, max_tokens_list[0])
+                    yield event(chunk([choice], metrics=None))
+                    if result["finished"] and request.stream_options and request.stream_options.include_usage:
+                        told = UsageInfo(
+                            prompt_tokens=len(prompt_batched_token_ids[0]),
+                            completion_tokens=one.tokens,
+                            total_tokens=len(prompt_batched_token_ids[0]) + one.tokens,
+                            completion_tokens_details=CompletionTokenUsageInfo(
+                                reasoning_tokens=one.reasoning
+                            ),
+                        )
+                        yield event(chunk([], usage=told))
+        except asyncio.CancelledError:
+            await client.abort(request_id, num_choices)
+        except Exception as error:
+            yield failed(error)
+        finally:
+            await client.connection_manager.cleanup_request(request_id)
+            client.semaphore.release()
+            yield "data: [DONE]\n\n"
