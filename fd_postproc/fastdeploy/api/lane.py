@@ -42,6 +42,10 @@ SEAM = "api lane"
 LOOK_S = 1.0
 """Seconds between two looks: a stream without results from one to the next is left to FastDeploy's limits."""
 
+NOT_COMPARED = 6
+"""Chunks with log-probabilities that come before the first comparison: writing one twice costs what the lane
+saves at some six, which a short answer never gets back."""
+
 MOST_UNLIKE = 3
 """Chunks in a row that differ from the lane's, after which a stream stays FastDeploy's."""
 
@@ -189,7 +193,7 @@ class Lane(AsyncGenerator[str, None]):
             handler.engine_client.data_processor.process_response_dict, **self._options()
         )
         self._template: Template | None = None
-        self._unlike = 0
+        self._unlike = self._scored = 0
         self._is_steady = self._has_begun = self._is_watched = False
         self._feed = feed
 
@@ -402,6 +406,9 @@ class Lane(AsyncGenerator[str, None]):
             if self._shows_usage:
                 choice.shown = _usage_in(chunk)
             if self._unlike >= MOST_UNLIKE or not self._guard.is_on or type(choice.start) is not float:
+                return
+            if outputs.get("top_logprobs") is not None and self._scored < NOT_COMPARED:
+                self._scored += 1
                 return
             is_other = outputs["tool_calls"] is not None or result.get("prompt_logprobs")
             if is_other or not self._is_plain(result):

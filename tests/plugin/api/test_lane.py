@@ -225,6 +225,21 @@ def test_chunks_are_fastdeploys_and_most_are_written_by_the_lane(api, options, l
         assert [chunk for chunk in chunks if chunk in laned] == laned
 
 
+def test_short_answers_with_log_probabilities_are_not_compared(laned, processor_class, monkeypatch):
+    """To compare a chunk is to write it twice."""
+    made = []
+    monkeypatch.setattr(lane.Lane, "_logprobs", lambda stream, top: made.append(top))
+    for steps in (lane.NOT_COMPARED + 1, 20):
+        assert not made
+        laned.clear()
+        the_same(
+            CHAT,
+            processor_class,
+            lambda steps=steps: answer(CHAT, steps, top_logprobs=[[[5]], [[-1.0]], [1]]),
+        )
+    assert 20 - lane.NOT_COMPARED - 3 <= len(laned) <= 20 - lane.NOT_COMPARED - 2
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_with_a_parser_results_that_are_held_back_are_counted(api, laned, processor_class):
     def thought():
