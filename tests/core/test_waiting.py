@@ -195,7 +195,7 @@ def test_an_end_that_is_closed_or_was_never_begun(side, queue_keys):
         ({"key": 5, "mode": "600"}, "mode must be a whole number"),
         ({"queue_id": 7, "path": "a\ud800"}, r"path 'a.ud800' cannot be a file's name"),
         ({"queue_id": 7, "path": 0}, r"path must be a str or an os\.PathLike, not 0"),
-        ({"key": 5, "layout": (512, 20, 6, 256)}, "layout must be a Layout, not tuple"),
+        ({"key": 5, "layout": (512, 20, 6, 256)}, "layout must be a Layout, not tuple; GPU and XPU"),
     ],
 )
 def test_bad_arguments(side, arguments, text):
