@@ -206,6 +206,14 @@ def test_bad_arguments(side, arguments, text):
 
 
 @ENDS
+def test_a_bad_variable_leaves_no_queue(side, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_CHECKSUM", "maybe")
+    with pytest.raises(ValueError, match="FD_POSTPROC_CHECKSUM='maybe'"):
+        side.kind("plain", key=5)
+    assert 5 not in {queue.key for queue in queues.list_queues()}
+
+
+@ENDS
 @each("mode, expected", [(None, 0o600), (0o600, 0o600), (0o640, 0o640), (0o622, 0o622), (0o666, 0o666)])
 def test_permission_bits_of_a_new_queue(side, mode, expected, queue_keys):
     key = queue_keys()
