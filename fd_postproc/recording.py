@@ -330,9 +330,8 @@ class Recording:
         if isinstance(source, (str, os.PathLike)):
             self.name = os.fspath(source)
             self._file: IO[bytes] = open(source, "rb")  # noqa: SIM115  closed by close()
-        elif not hasattr(source, "read") or not hasattr(source, "seek"):
-            raise TypeError(f"source must be a path or a binary file, not {kind_of(source)}")
         else:
+            _check_binary(source)
             name = getattr(source, "name", 0)  # a number: a pipe's, or that of a file without a name
             self.name = "standard input or an unnamed file" if isinstance(name, int) else str(name)
             self._file = source
@@ -346,8 +345,6 @@ class Recording:
 
     def _read_header(self) -> None:
         header = self._file.read(_HEADER.size)
-        if not isinstance(header, bytes):
-            raise TypeError("source must be a binary file, not one of text: open it with mode 'rb'")
         if not header.startswith(_MAGIC):
             raise RecordingError(f"{self.name} is not a recording made by 'fd-postproc record'")
         if len(header) < _HEADER.size:
@@ -517,12 +514,17 @@ def is_recording(source: str | os.PathLike[str] | IO[bytes]) -> bool:
     if isinstance(source, (str, os.PathLike)):
         with open(source, "rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
-    if not hasattr(source, "read") or not hasattr(source, "seek"):
-        raise TypeError(f"source must be a path or a binary file, not {kind_of(source)}")
+    _check_binary(source)
     source.seek(0)
     head = source.read(len(_MAGIC))
     source.seek(0)
     return head == _MAGIC
+
+
+def _check_binary(source: IO[bytes]) -> None:
+    if not hasattr(source, "read") or not hasattr(source, "seek") or not isinstance(source.read(0), bytes):
+        what = "source must be a path or a binary file, opened with mode 'rb'"
+        raise TypeError(f"{what}, not {kind_of(source)}")
 
 
 def _cut_text(index: int, at: int) -> str:

@@ -75,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see the package's __init__
             signal.signal(signal.SIGINT, signal.default_int_handler)
         parser = _parser()
-        args = parser.parse_args(argv)
+        args, unknown = parser.parse_known_args(argv)
+        if unknown:  # with the usage of the command: argparse shows the one that lists the commands
+            getattr(args, "usage_error", parser.error)(f"unrecognized arguments: {' '.join(unknown)}")
         if args.command is None:  # argparse's own check says so of a misspelt option, too
             parser.error("the following arguments are required: COMMAND")
         if args.command != "doctor" and (why := CHECKSUM.complaint):  # what a queue's frames depend on

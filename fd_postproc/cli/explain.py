@@ -215,13 +215,18 @@ def _heads(paths: list[str]) -> tuple[list[Flight], Exception | None]:
 
 
 def _knowing(request: str) -> str:
-    """The newest engine's file that has a request; the newest file if none does."""
+    """The newest engine's file that has a request."""
     heads = _engines()
     for head in heads:
         with contextlib.suppress(FileNotFoundError):  # files of ended runs are removed meanwhile
             if story_of(Picture(read(head.name), now()), request) is not None:
                 return head.name
-    return heads[0].name
+    raise CommandError(
+        f"of {plural(len(heads), 'file')} of engines in {' or '.join(folders())} none knows "
+        f"request {request}: it is not an id as in the engine's log, or its entries have been overwritten"
+        f"{_others()}; "
+        "a worker's or a copied file is named before the request"
+    )
 
 
 def _path_of(name: str) -> str:

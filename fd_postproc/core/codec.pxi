@@ -161,7 +161,8 @@ def _sums_by_instruction():
 
 cdef Step _a_step(step):
     if not isinstance(step, Step):
-        raise TypeError(f"step must be a Step, not {checks.kind_of(step)}")
+        raise TypeError(
+            f"step must be a Step, not {checks.kind_of(step)}; Step.from_arrays makes one of arrays")
     return <Step>step
 
 

@@ -52,7 +52,8 @@ cdef fdw_layout _c_layout(layout) except *:
     if layout is GPU:
         return _GPU
     if not isinstance(layout, Layout):
-        raise TypeError(f"layout must be a Layout, not {checks.kind_of(layout)}")
+        raise TypeError(
+            f"layout must be a Layout, not {checks.kind_of(layout)}; GPU and XPU are FastDeploy's two")
     c.max_batch, c.top_k, c.max_draft, c.spec_batch = (
         layout.max_batch, layout.top_k, layout.max_draft, layout.spec_batch)
     return c

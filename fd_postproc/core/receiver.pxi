@@ -157,12 +157,12 @@ cdef class Receiver:
         self.channel = channel
         self.c_layout = _c_layout(layout)
         self.layout = layout
+        self.verify = _checksums()
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.msqid = queues.open_queue(self.key, mode=mode)
         self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.offered = self.capacity
         self.forks = fds_forks
-        self.verify = _checksums()
         self._forget_frames()
         self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.capacity)
         if self.message == NULL:

@@ -144,13 +144,13 @@ cdef class Sender:
         self.dialect = dialect
         self.c_layout = _c_layout(layout)
         self.layout = layout
+        self.lane.checksum = _checksums()
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.lane.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
         fds_msgmax()
         if fds_reads_msgmax():
             queues.report_limits()
         self.lane.compact = self.dialect_number == FDW_COMPACT
-        self.lane.checksum = _checksums()
         self.lane.stock_size = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.lane.capacity = max(self.lane.stock_size, fdw_longest_frame(&self.c_layout, self.channel_number))
         self._begin()

@@ -24,7 +24,8 @@ cdef Py_ssize_t _request(Step step, i) except -1:
             f"the index of a request must be a whole number, not {checks.shown(i)} ({checks.kind_of(i)})")
     index = _clipped_whole(i)
     if not 0 <= index < step.raw.batch:
-        raise IndexError(f"request {checks.shown(i)} of a step of {step.raw.batch}")
+        raise IndexError(
+            f"the step has no request {checks.shown(i)}: it has {step.raw.batch}, counted from 0")
     return index
 
 

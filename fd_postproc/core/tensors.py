@@ -63,7 +63,9 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
     if found != dtype:
         raise TypeError(f"{name} has dtype {found}, expected {dtype}")
     if not contiguous:
-        raise ValueError(f"{name} is not contiguous (shape {list(tensor.shape)}); use .contiguous()")
+        raise ValueError(
+            f"{name} is not contiguous (shape {list(tensor.shape)}): give a new one and read that"
+        )
     if read_only:
         raise ValueError(f"{name} is read-only")
     size = prod(tensor.shape)

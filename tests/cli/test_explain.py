@@ -253,7 +253,9 @@ def test_a_file_that_is_removed_meanwhile_is_passed_over(run, recorder, folder, 
 
 def test_a_request_that_nobody_knows_and_messages_that_were_not_kept(run, recorder):
     status, _, err = run("explain", "chat-2")
-    assert (status, "does not know request chat-2" in err) == (1, True)
+    assert (status, "of 1 file of engines" in err, "none knows request chat-2" in err) == (1, True, True)
+    status, _, err = run("explain", recorder.path, "chat-2")
+    assert (status, f"{recorder.path} does not know request chat-2" in err) == (1, True)
     status, _, err = run("inspect", recorder.path)
     assert (status, "FD_POSTPROC_FLIGHT_TOKENS=1" in err) == (1, True)
 

@@ -32,3 +32,11 @@ def test_wrong_usage_ends_with_2_and_names_the_value(run, arguments, why):
     assert status == 2
     assert out == ""
     assert why in err.splitlines()[-1]
+
+
+def test_an_argument_that_a_command_does_not_have_shows_what_it_has(run):
+    """`inspect 8002` is right: of `doctor 8002` the usage says that it is `--queue-id`."""
+    status, out, err = run("doctor", "8002")
+    assert (status, out) == (2, "")
+    assert "--queue-id" in err
+    assert err.splitlines()[-1] == "fd-postproc doctor: error: unrecognized arguments: 8002"

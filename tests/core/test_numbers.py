@@ -99,7 +99,7 @@ def test_an_index_of_any_integer_type():
     made_step = step()
     assert made_step.token_ids(np.int64(0)) == made_step.token_ids(0)
     for call in made_step.token_ids, made_step.logprobs:
-        with pytest.raises(IndexError, match="request 1180591620717411303424 of a step of 1"):
+        with pytest.raises(IndexError, match="no request 1180591620717411303424: it has 1,"):
             call(1 << 70)
         with pytest.raises(TypeError, match="index of a request must be a whole number, not 'a'"):
             call("a")

@@ -1,6 +1,5 @@
 """The file format of recordings."""
 
-import io
 import os
 import random
 import resource
@@ -13,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 import fd_postproc as fp
-from fd_postproc.recording import MAX_PAYLOAD, Recording, RecordingError, RecordingWriter
+from fd_postproc.recording import MAX_PAYLOAD, Recording, RecordingError, RecordingWriter, is_recording
 from tests import reference
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
@@ -215,8 +214,9 @@ def test_headers_that_are_none(at, new, sealed, why, path):
         refusal = pytest.raises(ValueError, match=f"mtype = {mtype} is outside 1")
         with RecordingWriter(path, force=True) as recording, refusal:
             recording.write(b"x", mtype)
-    with pytest.raises(TypeError, match="mode 'rb'"):
-        Recording(io.StringIO("text"))
+    for kind in Recording, is_recording:
+        with open(path, encoding="utf-8") as text, pytest.raises(TypeError, match="mode 'rb'"):
+            kind(text)
 
 
 @each("before, at_the_end", [(b"", 0), (b"what others wrote", 0), (b"what others wrote", os.O_APPEND)])

@@ -31,8 +31,10 @@ def test_what_it_holds(step):
     assert [step.token_ids(i) for i in range(4)] == [[11, 21], [], [], [31]]
     for i in -1, 4, 1 << 40:
         for method in step.token_ids, step.logprobs:
-            with pytest.raises(IndexError, match=f"request {i} of a step of 4"):
+            with pytest.raises(IndexError, match=f"no request {i}: it has 4, counted from 0"):
                 method(i)
+    with pytest.raises(TypeError, match=r"not dict; Step\.from_arrays"):
+        fp.encode({})
     assert repr(step) == "<Step spec_topk draft: 4 requests, 3 tokens, 3 columns>"
     for kind in fp.Step, fp.Logprobs:
         with pytest.raises(TypeError, match=r"decode|logprobs"):

@@ -195,13 +195,21 @@ def test_an_end_that_is_closed_or_was_never_begun(side, queue_keys):
         ({"key": 5, "mode": "600"}, "mode must be a whole number"),
         ({"queue_id": 7, "path": "a\ud800"}, r"path 'a.ud800' cannot be a file's name"),
         ({"queue_id": 7, "path": 0}, r"path must be a str or an os\.PathLike, not 0"),
-        ({"key": 5, "layout": (512, 20, 6, 256)}, "layout must be a Layout, not tuple"),
+        ({"key": 5, "layout": (512, 20, 6, 256)}, "layout must be a Layout, not tuple; GPU and XPU"),
     ],
 )
 def test_bad_arguments(side, arguments, text):
     """Before a queue is made or looked for."""
     with pytest.raises((TypeError, ValueError), match=text):
         side.kind(**{"channel": "plain", **arguments})
+    assert 5 not in {queue.key for queue in queues.list_queues()}
+
+
+@ENDS
+def test_a_bad_variable_leaves_no_queue(side, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_CHECKSUM", "maybe")
+    with pytest.raises(ValueError, match="FD_POSTPROC_CHECKSUM='maybe'"):
+        side.kind("plain", key=5)
     assert 5 not in {queue.key for queue in queues.list_queues()}
 
 
