@@ -280,10 +280,10 @@ def _built(panel: Panel, wide: object) -> statetimeline.Panel | timeseries.Panel
             for index, (value, (text, color)) in enumerate(panel.states.items())
         }
         made = made.mappings([model.ValueMap(options=states)])
-    for letter, (name, expression) in zip("ABCDEFGHIJ", panel.lines.items(), strict=False):
+    for number, (name, expression) in enumerate(panel.lines.items()):
         made = made.with_target(
             prometheus.Dataquery()
-            .ref_id(letter)
+            .ref_id(chr(ord("A") + number))
             .datasource(SOURCE)
             .expr(_chosen(expression))
             .legend_format(f"{{{{instance}}}} {name}".strip())
@@ -293,13 +293,8 @@ def _built(panel: Panel, wide: object) -> statetimeline.Panel | timeseries.Panel
 
 def _chosen(expression: str) -> str:
     """An expression of what the dashboard's variables choose."""
-
-    def with_labels(found: re.Match) -> str:
-        more = f"{found[2]}, " if found[2] else ""
-        return f"{found[1]}{{{more}{CHOSEN}}}"
-
-    named = re.sub(r"\b((?:fd_postproc_|fastdeploy:)\w+)(?:\{(.*?)\})?", with_labels, expression)
-    return named.replace("[]", "[$__rate_interval]")
+    chosen = re.sub(r"\b(?:fd_postproc_|fastdeploy:)\w+", rf"\g<0>{{{CHOSEN}}}", expression)
+    return chosen.replace("[]", "[$__rate_interval]")
 
 
 if __name__ == "__main__":
