@@ -23,7 +23,7 @@ def tool():
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
     names = ("cases", "faults", "namespace", "pair_faults", "pairs", "pauses", "ranks", "reading", "server")
-    return SimpleNamespace(**{name: importlib.import_module(f"{NAME}.{name}") for name in names})
+    return SimpleNamespace(**{n: importlib.import_module(f"{NAME}.{n}") for n in (*names, "canary")})
 
 
 def why_not():

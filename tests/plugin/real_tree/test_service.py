@@ -109,6 +109,14 @@ def test_answers_are_equal_on_each_channel(tmp_path, channel, over_zmq, multimod
 
 
 @pytest.mark.nightly
+def test_the_canary_finds_no_difference(tmp_path):
+    with running(tmp_path, "topk") as services:
+        found, served = tool().canary.compare(*(service.url for service in services))
+        assert found == []
+        assert len(served) > 40
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("channel", ["topk", "spec_topk"])
 def test_default_limits_are_enough(tmp_path, channel):
     """FastDeploy's own service answers nothing there."""
