@@ -34,7 +34,7 @@ def full_of_pieces(raised_limits, queue_key):
     piece = FrameHeader.unpack(fp.encode(step, "compact"))._replace(fragment=1, fragments=3).pack()
     with fp.Receiver("spec", key=queue_key) as made:
         queue = sysv_ipc.MessageQueue(queue_key)
-        for _ in range(120_000):
+        for _ in range(250_000):
             queue.send(piece, type=2)
         yield made, queue
 
