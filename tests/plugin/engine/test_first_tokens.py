@@ -107,7 +107,7 @@ if sys.argv[1] == "heir" and os.fork() == 0:  # as an API process, which has the
 def fork(*_):
     if os.fork() == 0:
         time.sleep(600)
-    print("forked", flush=True)
+    os.write(1, b"forked\\n")
 
 def vanish(*_):
     # The kernel drops all that comes to these sockets, as if the host were off: no answer, no end.
@@ -122,7 +122,7 @@ def vanish(*_):
                     )
         except OSError:
             pass  # no socket
-    print("vanished", flush=True)
+    os.write(1, b"vanished\\n")  # print would be called inside itself, where it has just written the port
 
 signal.signal(signal.SIGUSR1, vanish)
 signal.signal(signal.SIGUSR2, fork)
