@@ -13,7 +13,8 @@ import time
 
 WAIT_SECONDS = 900.0
 """Seconds after which a process without a context is unlikely to save anything."""
-_EARLY_SECONDS, _EARLY_PAUSE, _LATE_PAUSE = 60.0, 0.1, 1.0
+PAUSE_S = 0.5
+"""Seconds between two looks: weights are loaded for longer, and the engine's process looks in vain."""
 
 _lock = threading.Lock()
 _enough: threading.Event | None = None
@@ -55,10 +56,10 @@ def _devices(enough: threading.Event) -> list[int]:
     from ...core import _save
 
     began = time.monotonic()
-    while (waited := time.monotonic() - began) < WAIT_SECONDS:
+    while time.monotonic() < began + WAIT_SECONDS:
         devices: list[int] = _save.devices_in_use()
         if devices:
             return devices
-        if enough.wait(_EARLY_PAUSE if waited < _EARLY_SECONDS else _LATE_PAUSE):
+        if enough.wait(PAUSE_S):
             break
     return []
