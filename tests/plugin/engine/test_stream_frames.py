@@ -198,7 +198,9 @@ def test_what_does_not_add_up(damage, text):
 def test_whatever_is_in_a_section_is_refused_or_read(content, which, keep):
     """ValueError or a step."""
     name = [b"tokens", b"masks/2", b"prompt", b"pooled", b"span"][which]
-    frame = with_section(packed(CONTENTS["tokens"] if keep else Content(3, np.full(3, -1))), name, content)
+    whole = packed(CONTENTS["tokens"] if keep else Content(3, np.full(3, -1)))
+    assert framed(whole).step.batch  # not all is refused
+    frame = with_section(whole, name, content)
     with contextlib.suppress(ValueError):
         made = framed(frame)
         for slot in range(4):
