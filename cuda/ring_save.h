@@ -151,10 +151,10 @@ static inline int fdr_fill(fdr_slot *slot, fdr_job *job, fdk_job *kernel)
 /* Under the lock: where the kernel writes. */
 static inline void fdr_aim(const fdr_slot *slot, fdk_job *kernel)
 {
-    fdk_result *told = (fdk_result *)(slot->memory + FDK_RESULT_AT);
+    fdk_result *outcome = (fdk_result *)(slot->memory + FDK_RESULT_AT);
     fdv_address at = slot->address + FDK_RESULT_AT, payload = slot->address + (fdv_address)slot->payload_at;
-    told->length = FDK_NOT_RUN;
-    told->wide = 0;
+    outcome->length = FDK_NOT_RUN;
+    outcome->wide = 0;
     memcpy(&kernel->result, &at, sizeof at);
     memcpy(&kernel->payload, &payload, sizeof payload);
 }

@@ -234,7 +234,7 @@ _KINDS: dict[int, type[QueueError]] = {
 _REMEDIES: dict[type[QueueError], str] = {
     QueueMissing: "start the other side first, or check the queue id, path and ftok rule; a container has "
     "queues of its own: look in it",
-    QueueRemoved: "somebody removed it (remove() of its receiver, another program, ipcrm): open it again",
+    QueueRemoved: "it was removed (remove() of its receiver, another program, ipcrm): open it again",
     QueuePermission: "run both sides as the same user, or create the queue with mode 0666; a sandbox has to "
     "allow msgget, msgsnd, msgrcv and msgctl",
     MessageTooBig: "raise kernel.msgmax and kernel.msgmnb, then remove the queue and create it again",

@@ -160,7 +160,7 @@ def locate(
             raise ValueError("give a key, or a queue id and path, not both")
         key = whole_number(key, "key", _LEAST, (1 << 32) - 1, "keys have 32 bits; 'ipcs -q' shows them")
         if key == 0:
-            raise ValueError("key 0 would be a private queue, which nobody else can open; use another")
+            raise ValueError("key 0 would be a private queue, which no other process can open; use another")
         return _int32(key)
     if queue_id is None:
         queue_id = queue_id_from_env()
@@ -413,8 +413,8 @@ def not_made(error: OSError, doing: str) -> QueueError:
     most = kernel_limits().msgmni
     return QueueError(
         errno.ENOSPC,
-        f"{doing}: all {most:,} queues that kernel.msgmni allows are in use; remove those that nobody uses "
-        f"('fd-postproc doctor' and 'ipcs -q' list them), or raise it "
+        f"{doing}: all {most:,} queues that kernel.msgmni allows are in use; remove those that no process "
+        f"uses ('fd-postproc doctor' and 'ipcs -q' list them), or raise it "
         f"(sysctl -w kernel.msgmni={2 * most or 32000})",
     )
 

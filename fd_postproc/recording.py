@@ -223,8 +223,8 @@ class RecordingWriter:
             If the payload is longer than `MAX_PAYLOAD`, the type is below 1, type or time do not fit 64 bits,
             or the writer is closed.
         OSError
-            If the disk is full.  The file then ends after the previous message.  Also if somebody has removed
-            the file: what is written then is lost when it is closed.
+            If the disk is full.  The file then ends after the previous message.  Also if another program has
+            removed the file: what is written then is lost when it is closed.
         """
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise TypeError(f"payload must be bytes, not {kind_of(payload)}")
@@ -250,7 +250,7 @@ class RecordingWriter:
             self._seen.add((_frame_head(payload, mtype) or (None,))[0])
 
     def is_removed(self) -> bool:
-        """Whether somebody has removed the file since it was opened, so that it is lost when it is closed."""
+        """Whether the file was removed since it was opened, so that it is lost when it is closed."""
         return self._has_name and self._fd >= 0 and not os.fstat(self._fd).st_nlink
 
     def _now(self) -> int:

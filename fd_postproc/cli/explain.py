@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-HELP = "tell what happened, from a flight recorder's file"
+HELP = "say what happened, from a flight recorder's file"
 EXAMPLES = """examples:
   fd-postproc explain                      the engine's that runs, or ended last
   fd-postproc explain 4711                 process 4711's, dead or alive

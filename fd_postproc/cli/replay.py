@@ -121,14 +121,14 @@ def _paced(recording: Recording, speed: float | None) -> Iterator[Message]:
 
 def _put(queue: RawQueue, message: Message, timeout: float | None) -> None:
     """Append a message, waiting while the queue is full; report a wait once, after a second."""
-    began, told = time.monotonic(), False
+    began, is_reported = time.monotonic(), False
     while not queue.put(message.payload, message.mtype):
         waited = time.monotonic() - began
         if timeout is not None and waited >= timeout:
             raise CommandError(
-                f"queue msqid:{queue.msqid} stayed full for {timeout:g} s; is anybody reading it?"
+                f"queue msqid:{queue.msqid} stayed full for {timeout:g} s; does a process read it?"
             )
-        if not told and waited >= _TELL_AFTER_S:
+        if not is_reported and waited >= _TELL_AFTER_S:
             note(f"Queue msqid:{queue.msqid} is full; waiting for its reader.")
-            told = True
+            is_reported = True
         time.sleep(_NAP_S)

@@ -129,7 +129,7 @@ def encode(step, dialect="packed", *, layout=GPU):
     -------
     bytes
         The payload without ``mtype``.  A stock message ends after the last live slot: FastDeploy's receivers
-        ignore a message's length, and read no further than its header tells them to read.
+        ignore a message's length, and read what its header claims.
 
     Raises
     ------

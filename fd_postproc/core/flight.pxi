@@ -110,5 +110,5 @@ cdef class FlightRing:
 
 
 def _is_here(pid):
-    """Whether that is this process; some kernels tell the thread."""
+    """Whether that is this process; some kernels give the thread's."""
     return pid == os.getpid() or os.path.exists(f"/proc/self/task/{pid}")

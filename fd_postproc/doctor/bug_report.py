@@ -22,12 +22,12 @@ _HARMLESS = re.compile(r"-?\d{1,6}(\.\d+)?|on|off|true|false|fd_postproc", re.IG
 def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
     """A dictionary for JSON.
 
-    Only findings of FastDeploy, kernel limits and CUDA are told: others name processes, users and queues.
+    Only findings of FastDeploy, kernel limits and CUDA are reported: others name processes, users and queues.
     Settings other than numbers and switches are only said to be set.
     """
-    told = [finding for finding in findings if finding.group in ("fastdeploy", "limits", "cuda")]
+    shown = [finding for finding in findings if finding.group in ("fastdeploy", "limits", "cuda")]
     data: dict[str, Any] = {}
-    for finding in told:
+    for finding in shown:
         data.update(finding.data)
     kept = ("decision", "fast_paths", "why_left", "api", "api_left", "worker")
     return {
@@ -45,7 +45,7 @@ def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
                 "subject": one.subject,
                 "seen": _without_paths(one.seen),
             }
-            for one in told
+            for one in shown
         ],
         "trial": {name: data[name] for name in kept if name in data},
         "shapes": data.get("shapes", {}),

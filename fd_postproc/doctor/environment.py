@@ -177,8 +177,8 @@ def installed() -> Finding:
 def check_peers(sockets: str = "/dev/shm/[0-9]*.socket") -> list[Finding]:
     """Report engines that the kernel does not name; see `fastdeploy.api.engine_process`."""
     seen = (
-        "the kernel says that whoever asks listens there, as gVisor did before June 2026: an API process "
-        "watches its parent process instead, or the socket, if the engine has not forked it"
+        "the kernel names each process that asks as the listener, as gVisor did before June 2026: an API "
+        "process watches its parent process instead, or the socket, if the engine has not forked it"
     )
     found = []
     for path in sorted(glob(sockets)):

@@ -128,7 +128,7 @@ def _names(allowed: str | None) -> list[str]:
 
 
 def _severity(allowed: str | None) -> str:
-    """Nobody asked for a plug-in where ``FD_PLUGINS`` is unset; where it names others, ours may be meant."""
+    """Whether a plug-in was asked for: ``FD_PLUGINS`` is set; where it names others, ours may be meant."""
     return "info" if allowed is None else "warning"
 
 

@@ -52,7 +52,7 @@ def last_user(pid: int, used_at: int) -> User:
     """Find the state of the process that used a queue last, by what the kernel keeps with the queue.
 
     Where only the number is 0, the process is outside this PID namespace.  The kernel keeps the wall clock's
-    time, which may have been set since.  So a later process with the number of a dead one is not told from
+    time, which may have been set since.  So a later process with the number of a dead one looks like
     it, and a live user is never taken for dead.
     """
     if not used_at:

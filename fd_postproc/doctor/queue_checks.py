@@ -237,7 +237,7 @@ def _access(queue: Queue) -> list[Finding]:
     if info.mode & 0o066:
         seen = f"mode {info.mode:04o}: other users of this machine can read the tokens, and forge some"
         remedy = (
-            "FastDeploy's ops make such queues; whoever comes first decides: start fd_postproc's side first",
+            "FastDeploy's ops make such queues; the first process decides: start fd_postproc's side first",
         )
         found.append(_finding(queue, "info", "queue-mode", seen, remedy, mode=f"{info.mode:04o}"))
     return found

@@ -47,13 +47,13 @@ def check_trial() -> list[Finding]:
         )
         return [_finding("warning", "plugin-untried", seen, folder)]
     try:
-        told = report()
+        answer = report()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return [_finding("warning", "plugin-unknown", f"FastDeploy cannot be looked at: {error}")]
-    if "error" in told:
+    if "error" in answer:
         remedy = ("repair the installation: FastDeploy itself will not start, either",)
-        return [_finding("warning", "plugin-unknown", told["error"], remedy)]
-    return [_judged(told)]
+        return [_finding("warning", "plugin-unknown", answer["error"], remedy)]
+    return [_judged(answer)]
 
 
 def _holds_fastdeploy(tree: str) -> bool:
@@ -81,30 +81,32 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     """
     if not static.data.get("active"):
         return static
-    told = tried[0].data if tried else {}
-    if "decision" not in told:
+    answer = tried[0].data if tried else {}
+    if "decision" not in answer:
         return replace(static, seen=f"{static.seen}; whether it is used was not tried")
-    data = {**static.data, "decision": told["decision"], "loaded": told["loaded"]}
-    if told["decision"]["compatible"]:
-        if told["loaded"].startswith("fd_postproc."):
+    data = {**static.data, "decision": answer["decision"], "loaded": answer["loaded"]}
+    if answer["decision"]["compatible"]:
+        if answer["loaded"].startswith("fd_postproc."):
             seen = "active: FastDeploy loads fd_postproc's token processor and uses it"
-            later = told["decision"].get("asked_later")
+            later = answer["decision"].get("asked_later")
             if later:
                 seen = f"active, but it will wait: {later}"
                 return replace(static, severity="error", code="plugin-waits", seen=seen, data=data)
-            taken = told.get("fast_paths")
+            taken = answer.get("fast_paths")
             if taken:
                 data["fast_paths"] = taken
-                seen += f"; {text_of(taken, told.get('why_left'))}"
+                seen += f"; {text_of(taken, answer.get('why_left'))}"
                 if not all(taken.values()):
                     return replace(static, severity="warning", code="plugin-slow", seen=seen, data=data)
             return replace(static, severity="ok", code="plugin-active", seen=seen, data=data)
         setting = static.data["FD_PLUGINS"] or "is unset"
-        seen = f"off: FastDeploy's own loader takes {told['loaded'] or 'no plug-in'} (FD_PLUGINS {setting})"
+        seen = f"off: FastDeploy's own loader takes {answer['loaded'] or 'no plug-in'} (FD_PLUGINS {setting})"
         code, remedy = "plugin-not-loaded", (f"FD_PLUGINS={NAME}",)
         return replace(static, severity="warning", code=code, seen=seen, remedy=remedy, data=data)
-    seen = f"falls back, FastDeploy's own token processor is used: {told['decision']['reason']}; {ASIDE_COST}"
-    inside = [name for name in ("sending", "wake-up") if told.get("fast_paths", {}).get(name)]
+    seen = (
+        f"falls back, FastDeploy's own token processor is used: {answer['decision']['reason']}; {ASIDE_COST}"
+    )
+    inside = [name for name in ("sending", "wake-up") if answer.get("fast_paths", {}).get(name)]
     if inside:
         seen += f"; active beside it: {', '.join(inside)}"
     return replace(static, severity="warning", code="plugin-aside", seen=seen, data=data)
@@ -112,26 +114,26 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
 
 def worker_side(static: Finding, tried: list[Finding]) -> Finding:
     """Predict a worker's choice as `engine_side` does an engine's."""
-    told = tried[0].data.get("worker") if tried else None
-    if not static.data.get("active") or not told:
+    answer = tried[0].data.get("worker") if tried else None
+    if not static.data.get("active") or not answer:
         return static
-    untried = f"; not tried: {told['untried']}" if "untried" in told else ""
-    return replace(static, seen=static.seen + untried, data={**static.data, **told})
+    untried = f"; not tried: {answer['untried']}" if "untried" in answer else ""
+    return replace(static, seen=static.seen + untried, data={**static.data, **answer})
 
 
 def api_side(static: Finding, tried: list[Finding]) -> Finding:
     """Predict an API server's choice as `engine_side` does an engine's."""
-    told = tried[0].data.get("api") if tried else None
-    if not static.data.get("active") or not told:
+    answer = tried[0].data.get("api") if tried else None
+    if not static.data.get("active") or not answer:
         return static
     left = dict(tried[0].data.get("api_left", {}))
-    reasons = dict.fromkeys(why for one in told.values() for why in one["left"].values())
+    reasons = dict.fromkeys(why for one in answer.values() for why in one["left"].values())
     if reasons:
         left["api chunks"] = "; ".join(reasons)
-    data = {**static.data, "verdicts": told, "left": left}
-    aside = [f"{what}: {verdict['reason']}" for what, verdict in told.items() if not verdict["compatible"]]
+    data = {**static.data, "verdicts": answer, "left": left}
+    aside = [f"{what}: {verdict['reason']}" for what, verdict in answer.items() if not verdict["compatible"]]
     if not aside:
-        seen = f"active: chunks are written by fd_postproc ({', '.join(told)})"
+        seen = f"active: chunks are written by fd_postproc ({', '.join(answer)})"
         return replace(static, severity="ok", code="api-active", seen=seen, data=data)
     seen = f"falls back, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
     return replace(static, severity="warning", code="api-aside", seen=seen, remedy=_remedy(seen), data=data)
@@ -149,14 +151,14 @@ def _left(seam: str, why: str) -> Finding:
 
 
 def _remedy(why: str) -> tuple[str, ...]:
-    """What helps: nobody's newer fd_postproc knows a wrapper of the operator's own."""
+    """What helps: no newer fd_postproc knows a wrapper of the operator's own."""
     is_changed = any(words in why for words in _CHANGED) and " has new code " not in why
     return _REMEDY_OF_CHANGED if is_changed else _REMEDY
 
 
-def _judged(told: dict[str, Any]) -> Finding:
-    decision = told["decision"]
-    data = {name: value for name, value in told.items() if name != "from"}
+def _judged(answer: dict[str, Any]) -> Finding:
+    decision = answer["decision"]
+    data = {name: value for name, value in answer.items() if name != "from"}
     if is_on(DISABLE):
         return _finding("info", "plugin-disabled", f"switched off by {DISABLE}", (), data)
     if decision["compatible"]:

@@ -1,7 +1,7 @@
 """What went wrong, by a flight recorder's file.
 
 Each finding follows from one look: at an entry, at the last look at the queue, or at the file's end.  The
-reasons of the engine's `health` are told as it wrote them down at the time.
+reasons of the engine's `health` are given as it wrote them down at the time.
 """
 
 from __future__ import annotations

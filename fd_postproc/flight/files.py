@@ -179,7 +179,7 @@ def _made(folder: str, where: int, side: str, channel: str, queue_id: int, key: 
         try:
             fcntl.lockf(
                 descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # first: an empty file is nobody's to remove
+            )  # first: no process may remove an empty file
             os.posix_fallocate(descriptor, 0, size)
             memory = mmap.mmap(descriptor, size)
             os.fchmod(descriptor, 0o400)  # a slip such as ": > FILE" would end this process (SIGBUS)
@@ -297,7 +297,7 @@ def _ended(where: int) -> list[Run]:
             continue
         with contextlib.suppress(OSError):  # others clean up as well
             found = os.stat(name, dir_fd=where, follow_symlinks=False)
-            # Nobody has written to an empty one yet.  To close one's own file would end the lock on it.
+            # No process has written to an empty one yet.  To close one's own file would end the lock on it.
             if not found.st_size or _identity(found) in _open:
                 continue
             with _file(name, where) as file:

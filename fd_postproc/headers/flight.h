@@ -21,7 +21,7 @@
 #define FDB_HEAD 4096 /* bytes before the first entry */
 #define FDB_ENTRY 64
 #define FDB_BODY 40
-#define FDB_MOST_SLOTS 1024 /* whose requests are told apart */
+#define FDB_MOST_SLOTS 1024 /* whose requests are kept apart */
 
 /* Words in the head that change: the rest of it is written by Python, once. */
 #define FDB_BUSY 264 /* monotonic ns since which a step is in hand; 0: none is */
@@ -36,7 +36,7 @@ typedef struct {
     float receive, build, put; /* seconds; receive includes waiting */
     uint16_t batch;
     uint16_t results;
-    uint32_t sender;  /* of compact frames: tells senders apart */
+    uint32_t sender;  /* of compact frames: identifies the sender */
 } fdb_step_body;
 
 typedef struct {
@@ -310,7 +310,7 @@ static inline uint32_t fdb_sum_tokens(const fdb_ring *ring, uint64_t sum, const 
     return (uint32_t)fdb_mixed(sum, ring->key);
 }
 
-#define FDB_LIVE_AGAIN 1024 /* steps after which the slots are told although they are the same */
+#define FDB_LIVE_AGAIN 1024 /* steps after which the slots are written although they are the same */
 
 /* Tell which slots have tokens, if that is something else than before.  How many have. */
 static inline uint32_t fdb_live(fdb_ring *ring, const uint64_t *live, int32_t slots, int64_t now)

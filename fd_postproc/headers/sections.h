@@ -80,7 +80,7 @@ enum fdz_fault { FDZ_FINE, FDZ_SHORT, FDZ_SLOTS, FDZ_COUNT, FDZ_MASKS, FDZ_BEGIN
 static inline int fdz_open_masks(fdz_masks *m, const uint8_t *content, int64_t length, int64_t slots, int64_t *where,
                                  int64_t *value, int64_t *bound)
 {
-    int64_t numbers = length / 4, told = 0, ids;
+    int64_t numbers = length / 4, counted = 0, ids;
     int32_t last = 0;
     *where = -1;
     *value = length;
@@ -105,15 +105,15 @@ static inline int fdz_open_masks(fdz_masks *m, const uint8_t *content, int64_t l
         const int32_t count = fdz_number(m->counts, i);
         *where = i;
         *value = count;
-        *bound = m->masks - told;
+        *bound = m->masks - counted;
         if (count < FDZ_ONE_MASK || count > *bound)
             return FDZ_COUNT;
-        told += count == FDZ_ONE_MASK ? 1 : count;
+        counted += count == FDZ_ONE_MASK ? 1 : count;
     }
     *where = -1;
     *value = m->masks;
-    *bound = told;
-    if (told != m->masks)
+    *bound = counted;
+    if (counted != m->masks)
         return FDZ_MASKS;
     for (int64_t k = 0; k <= m->masks; k++) {
         const int32_t begin = fdz_number(m->begins, k);

@@ -98,8 +98,8 @@ def incomplete_text(msqid: int, channel: Channel) -> str:
 _TROUBLES = {
     "missing": "frames are missing between those that came: they were refused, incomplete, given up by their "
     "sender, taken by another reader, or never sent",
-    "doubled": "frames came whose numbers had come before: somebody repeats messages, such as a replay",
-    "reordered": "frames came after later ones: somebody takes messages and puts them back",
+    "doubled": "frames came whose numbers had come before: a program repeats messages, such as a replay",
+    "reordered": "frames came after later ones: a program takes messages and puts them back",
 }
 
 

@@ -1,6 +1,6 @@
 """Count of messages that the save ops have handed over: to the kernel's queue, or to the thread that sends.
 
-Whoever catches an exception of an op sees by it whether FastDeploy's op may send the step instead.
+The class of an op's exception says whether FastDeploy's op may send the step instead.
 """
 
 from __future__ import annotations

@@ -237,10 +237,10 @@ def record_of(file: str) -> dict[str, dict[str, str]]:
         return {}
     try:
         with open(file) as opened:
-            told: dict[str, dict[str, str]] = json.load(opened)
-        texts = [text for functions in told.values() for text in functions.values()]
+            accepted: dict[str, dict[str, str]] = json.load(opened)
+        texts = [text for functions in accepted.values() for text in functions.values()]
         if texts and all(re.fullmatch("[0-9a-f+ -]*", text) for text in texts):
-            return told
+            return accepted
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except (ValueError, AttributeError, TypeError):  # no JSON, or of another shape

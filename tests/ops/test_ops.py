@@ -196,7 +196,7 @@ def test_a_queue_that_is_removed_again_and_again_is_waited_for(send, complaints,
         get("plain", [x])
         removing.join()
     assert [round(pause, 2) for pause in pauses] == [0.0, 0.01, 0.02, 0.04, 0.08]
-    assert caplog.text.count("removed it") == 1
+    assert caplog.text.count("it was removed") == 1
 
 
 def remove_when_waiting():
