@@ -1,4 +1,4 @@
-"""Writes docs/seams.md from the table in `fd_postproc.fastdeploy.seams`.
+"""Writes docs/seams.md from the table in `fd_postproc.fastdeploy.gate.seams`.
 
 ``python docs/generate_seams.py``; tests/project/test_seams.py compares the page with the table.
 """
@@ -6,7 +6,7 @@
 import textwrap
 from pathlib import Path
 
-from fd_postproc.fastdeploy.seams import API, ENGINE, SEAMS, WORKER
+from fd_postproc.fastdeploy.gate.seams import API, ENGINE, SEAMS, WORKER
 
 PAGE = Path(__file__).with_name("seams.md")
 SIDES = {
@@ -18,8 +18,8 @@ HEAD = """\
 # What of FastDeploy is replaced
 
 fd_postproc changes FastDeploy while it runs, in three kinds of processes. This page lists every
-change. `python docs/generate_seams.py` makes it from `fd_postproc/fastdeploy/seams.py`, which also
-says what takes each one's place, and what is checked besides the code.
+change. `python docs/generate_seams.py` makes it from `fd_postproc/fastdeploy/gate/seams.py`, which
+also says what takes each one's place, and what is checked besides the code.
 
 * Modules are below `fastdeploy`. A name that begins with a dot or a colon is of the same class or
   module as the one before it.

@@ -12,10 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fd_postproc.fastdeploy import gate
-from fd_postproc.fastdeploy.restated_data import digest_of, value_in
-from fd_postproc.fastdeploy.seams import SEAMS
-from fd_postproc.fastdeploy.statements import node_of, statements, whole_of
+from fd_postproc.fastdeploy.gate import judgements, record
+from fd_postproc.fastdeploy.gate.data import digest_of, value_in
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import SEAMS
+from fd_postproc.fastdeploy.gate.statements import node_of, statements, whole_of
 from tests.lib.fakes import DecodeLog
 
 FILE = Path(__file__).with_name("known_double.json")
@@ -38,7 +39,7 @@ def recorded():
     for name in sorted(modules):
         with contextlib.suppress(ImportError, RuntimeError):
             importlib.import_module(name)
-    gate.judge = lambda *arguments, **named: gate.Verdict((), {})
+    gate.judge = lambda *arguments, **named: judgements.Verdict((), {})
     classes = importlib.import_module("tools.accept.classes")
     (pair, _), facts = classes.prepared(sys.modules["fastdeploy.output.token_processor"])
     pair.box.close()
@@ -48,11 +49,11 @@ def recorded():
         found, more = [], []
         for name in row.modules:
             if name in sys.modules:
-                found += gate.functions_of(row, sys.modules[name])
+                found += judgements.functions_of(row, sys.modules[name])
         if seam == reading.PROCESSOR:
             more = _helpers(row, found, reading)
         if seam == "decode log":
-            found = list(gate.functions_of(row, DecodeLog))
+            found = list(judgements.functions_of(row, DecodeLog))
         for name, function in found + more:
             into = told.setdefault(seam, {}).setdefault(name, {})
             digests = [one.digest for one in statements(node_of(function))]
@@ -75,7 +76,7 @@ def _helpers(row, found, reading):
             place = f"TokenProcessor.{name}"
             if place not in known and name not in reading.called_by_ours():
                 known.add(place)
-                fresh = [one for one in gate.functions_of(row, None, [place]) if one[0] == place]
+                fresh = [one for one in judgements.functions_of(row, None, [place]) if one[0] == place]
                 more += fresh
                 todo += fresh
     return more
@@ -97,19 +98,19 @@ def main():
         if MARK not in done.stdout:
             print(version, done.stderr[-600:])
             continue
-        told = gate.unpacked(json.loads(done.stdout.rpartition(MARK)[2]))
+        told = record.unpacked(json.loads(done.stdout.rpartition(MARK)[2]))
         marked = [known for functions in told.values() for known in functions.values() if any(known.values())]
         mark = mark or max(marked[0].values())
         for known in marked:
             known.update(dict.fromkeys(known, mark))
-        union = gate.joined(union, told)
-    FILE.write_text(json.dumps(gate.packed(union), indent=1) + "\n")
+        union = record.joined(union, told)
+    FILE.write_text(json.dumps(record.packed(union), indent=1) + "\n")
 
 
 if __name__ == "__main__":
     if sys.argv[1:]:
         with contextlib.redirect_stderr(io.StringIO()):
             told = recorded()
-        print(MARK + json.dumps(gate.packed(told)))
+        print(MARK + json.dumps(record.packed(told)))
     else:
         main()

@@ -1,7 +1,7 @@
 """``python -m tools.step_costs``: what a step costs more where a fast path is left to FastDeploy.
 
 CPU time of the engine's thread from a received message to the bytes, 256 requests with 2 tokens and 21
-columns, on the double; the socket takes nothing.  `fd_postproc.fastdeploy.seams` has the figures.
+columns, on the double; the socket takes nothing.  `fd_postproc.fastdeploy.gate.seams` has the figures.
 """
 
 import importlib

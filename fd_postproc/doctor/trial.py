@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..fastdeploy.contract import SERVED
 from ..fastdeploy.engine.entry import NAME
+from ..fastdeploy.gate.contract import SERVED
+from ..fastdeploy.gate.seams import ASIDE_COST, SEAMS, text_of
 from ..fastdeploy.report import MARK
-from ..fastdeploy.seams import ASIDE_COST, SEAMS, text_of
 from ..flight.files import temporary_folder
 from ..support.environment import DISABLE, FASTDEPLOY, KNOWN, is_on
 from ..support.subprocess_json import answer_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from . import gate
+from .gate.judgements import gate
+from .gate.seams import SEAMS
 from .gauges import export
-from .seams import SEAMS
 
 LOOK_S = 5.0
 """Seconds between two looks; one takes about a millisecond."""
@@ -15,7 +15,7 @@ LOOK_S = 5.0
 
 def report_known(side: str) -> None:
     """Set the gauge that says whether the code of a side is known: 0 if somebody has wrapped some of it."""
-    export("known", "side", side, not gate.wrapped_in(side))
+    export("known", "side", side, not gate.is_wrapped(side))
 
 
 class CodeWatch:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from . import logs
+from .gate.seams import SEAMS
+from .gauges import report
 from .logs import export_active, fastdeploy_log
-from .seams import SEAMS, report
 
 MOST_IN_A_ROW = 3
 """Failures in a row after which a seam is FastDeploy's for good."""

@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..support.process_stat import KnownProcess
+from .gate.judgements import gate
+from .gate.seams import ENGINE
 
 
 class _About(NamedTuple):
@@ -154,6 +156,14 @@ def export(name: str, label: str, value: str, number: float) -> None:
                 _remove_files_of_ended(folder)
                 _files = _Files(folder)
             _files.set(name, label, value, float(number))
+
+
+def report(taken: dict[str, bool], side: str) -> None:
+    """Set the gauges of fast paths, by their names without the side's."""
+    prefix = "" if side == ENGINE else f"{side} "
+    for name, is_on in taken.items():
+        gate.note_used(side, name, is_on)
+        export("fast_path", "path", prefix + name, is_on)
 
 
 def sweep() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from .seams import Refused
+from .gate.seams import Refused
 
 
 class NotPlain(Refused):

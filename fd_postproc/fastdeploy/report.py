@@ -17,9 +17,9 @@ from typing import Any
 
 from .._version import __version__
 from ..support.environment import API, FASTDEPLOY, KEEP_POLLING, is_on
-from . import gate
 from .engine.entry import MODULE
-from .seams import SEAMS, Seam
+from .gate.judgements import gate
+from .gate.seams import API_PARTS, SEAMS, Seam
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 
@@ -35,7 +35,6 @@ def report() -> dict[str, Any]:
     except ImportError as error:
         return {"error": str(error)}
     from .engine.activation import decide
-    from .engine.fast_paths import why_left
 
     taken = _fast_paths(module)
     return {
@@ -43,7 +42,7 @@ def report() -> dict[str, Any]:
         "decision": asdict(decide(module)),
         "loaded": _loaded(),
         "fast_paths": taken,
-        "why_left": why_left(taken),
+        "why_left": gate.why_left(taken),
         "versions": _versions(module),
         "shapes": _shapes(module),
         "api": _api(),
@@ -164,7 +163,6 @@ _BATCHES = "DealerConnectionManager._dispatch_batch_responses"
 def _api_left(envs: Any) -> dict[str, str]:
     """The API parts that stay FastDeploy's, and why; without those that nothing would use here."""
     from .engine.delivery.sending import sends_batches
-    from .seams import API_PARTS
 
     left: dict[str, str] = {}
     for seam in API_PARTS.values():
@@ -179,7 +177,7 @@ def _api_left(envs: Any) -> dict[str, str]:
 def _left(seam: Seam, name: str) -> str:
     """Reason why a replacement is refused in a module of FastDeploy's; empty if it is installed."""
     try:
-        return seam.put_in(importlib.import_module(name), gate.judge) or ""
+        return gate.put_in(seam, importlib.import_module(name)) or ""
     except ModuleNotFoundError as error:
         return f"this FastDeploy has no {error.name}"
     except BaseException as error:  # FastDeploy's imports may end the process

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
+from fd_postproc.fastdeploy.gate.seams import PACKAGE, SEAMS
 
 from . import cases
 from .pairs import few

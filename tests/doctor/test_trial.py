@@ -8,8 +8,9 @@ import pytest
 
 from fd_postproc import doctor
 from fd_postproc.doctor import Finding, Scope, trial
-from fd_postproc.fastdeploy import build, gate, report
-from fd_postproc.fastdeploy.contract import SERVED
+from fd_postproc.fastdeploy import build, report
+from fd_postproc.fastdeploy.gate.contract import SERVED
+from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.support import subprocess_json
 from tests.lib.nursery import with_paddle
 from tests.lib.paths import TESTS
@@ -91,7 +92,7 @@ def test_the_code_is_compared_before_ours_is_in_its_place(monkeypatch):
 def test_the_workers_code_is_compared(monkeypatch):
     imported("fastdeploy.output.token_processor")
     assert report._worker() == {"left": {}}
-    monkeypatch.setattr(gate, "record", dict)
+    monkeypatch.setattr(gate, "record", {})
     assert "_build_stream_transfer_data has new code in line" in report._worker()["left"]["streams"]
     monkeypatch.setattr(build, "ops_module", lambda: None)
     assert "none of the save ops" in report._worker()["untried"]

@@ -1,7 +1,8 @@
 """Has the gate know code that only tests have."""
 
-from fd_postproc.fastdeploy import gate
-from fd_postproc.fastdeploy.statements import node_of, statements
+from fd_postproc.fastdeploy.gate import record
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.statements import node_of, statements
 
 
 def remember(monkeypatch, seam, *classes):
@@ -12,5 +13,4 @@ def remember(monkeypatch, seam, *classes):
         for function in vars(cls).values()
         if hasattr(function, "__code__")
     }
-    record = gate.joined(gate.record(), {seam: told})
-    monkeypatch.setattr(gate, "record", lambda: record)
+    monkeypatch.setattr(gate, "record", record.joined(gate.record, {seam: told}))

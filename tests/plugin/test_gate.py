@@ -16,9 +16,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from fd_postproc.fastdeploy import called, code_watch, gate, logs, restated_data, seams
-from fd_postproc.fastdeploy.seams import ENGINE, SEAMS
-from fd_postproc.fastdeploy.statements import (
+from fd_postproc.fastdeploy import code_watch, logs
+from fd_postproc.fastdeploy.gate import called, data, judgements, record
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import ENGINE, SEAMS
+from fd_postproc.fastdeploy.gate.statements import (
     node_of,
     runs_its_text,
     statements,
@@ -105,15 +107,15 @@ def test_a_function_is_read_alone_and_its_lines_are_the_files():
 
 @each("function", [len, lambda: 1, eval("lambda: 2"), print])
 def test_without_a_source_it_stays_fastdeploys(function):
-    verdict = gate.compared([("x", function)], {})
+    verdict = judgements.compared([("x", function)], {})
     assert verdict.reason == "x cannot be read: its source is not there"
 
 
 def test_a_function_whose_whole_text_is_known_is_not_parsed(monkeypatch):
-    monkeypatch.setattr(gate, "statements_of", lambda function: ())
+    monkeypatch.setattr(judgements, "statements_of", lambda function: ())
     known = {"x": {whole_of(known_function): "+-"}}
-    assert gate.compared([("x", known_function)], known, ("a", "b")) == ((), {"a": True, "b": False})
-    assert gate.compared([("x", digests)], known).reason
+    assert judgements.compared([("x", known_function)], known, ("a", "b")) == ((), {"a": True, "b": False})
+    assert judgements.compared([("x", digests)], known).reason
 
 
 BELOW = "\n\ndef other():\n    pass\n"
@@ -142,7 +144,7 @@ def test_a_string_with_lines_at_the_margin_is_no_known_text():
 
 
 def test_the_reason_names_function_file_and_line():
-    verdict = gate.compared([("One.x", known_function)], {})
+    verdict = judgements.compared([("One.x", known_function)], {})
     line = known_function.__code__.co_firstlineno
     assert verdict.reason.startswith(f"One.x has new code in line {line} of ")
     assert verdict.reason.endswith("test_gate.py")
@@ -152,12 +154,12 @@ def test_statements_of_versions_that_do_different_things_are_not_joined():
     told = [one.digest for one in statements_of(known_function)]
     both = {"x": dict(zip(told, "+-" * len(told), strict=False))}
     found = [("x", known_function)]
-    assert "do different things" in gate.compared(found, both, ["a fact"]).reason
+    assert "do different things" in judgements.compared(found, both, ["a fact"]).reason
     for mark in ("++", "+-", ".+", "-"):
-        verdict = gate.compared(found, {"x": dict.fromkeys(told, mark)}, ("one", "two"))
+        verdict = judgements.compared(found, {"x": dict.fromkeys(told, mark)}, ("one", "two"))
         assert (verdict.reason is None) == (len(mark) == 2 and "." not in mark)
         assert verdict.facts == {"one": mark[:1] == "+", "two": mark[1:2] == "+"}
-    assert gate.compared(found, {"x": dict.fromkeys(told, "")}, ["a fact"]).reason
+    assert judgements.compared(found, {"x": dict.fromkeys(told, "")}, ["a fact"]).reason
 
 
 def test_a_function_that_does_not_run_still_tells_the_version():
@@ -165,18 +167,18 @@ def test_a_function_that_does_not_run_still_tells_the_version():
     runs, other = ({one.digest: mark for one in statements_of(known_function)} for mark in ("", "-"))
     found = [("runs", known_function), ("other", known_function)]
     known = {"runs": runs, "other": other}
-    assert gate.compared(found, known, ["a fact"], {"other"}) == ((), {"a fact": False})
-    for new in (known_function, gate.Unknown("other", "", 0)):  # unknown there is not unknown here
+    assert judgements.compared(found, known, ["a fact"], {"other"}) == ((), {"a fact": False})
+    for new in (known_function, judgements.Unknown("other", "", 0)):  # unknown there is not unknown here
         known = {"runs": other, "other": {}}
-        assert not gate.compared([found[0], ("other", new)], known, ["a fact"], {"other"}).unknown
-    assert gate.compared(found, {"runs": runs, "other": {}}, ["a fact"], {"other"}).unknown
+        assert not judgements.compared([found[0], ("other", new)], known, ["a fact"], {"other"}).unknown
+    assert judgements.compared(found, {"runs": runs, "other": {}}, ["a fact"], {"other"}).unknown
 
 
 def test_records_that_are_joined_keep_the_signs_that_agree():
     one, other = ({"seam": {"x": {"digest": mark}}} for mark in ("+-+", "+++"))
-    assert gate.joined(one, one) == one
-    assert gate.joined(one, other) == {"seam": {"x": {"digest": "+.+"}}}
-    assert gate.joined(one, {"seam": {"x": {"digest": ""}}}) == {"seam": {"x": {"digest": ""}}}
+    assert record.joined(one, one) == one
+    assert record.joined(one, other) == {"seam": {"x": {"digest": "+.+"}}}
+    assert record.joined(one, {"seam": {"x": {"digest": ""}}}) == {"seam": {"x": {"digest": ""}}}
 
 
 class Base:
@@ -207,7 +209,7 @@ def test_where_the_wrapper_around_ours_still_runs_what_is_below_is_judged():
 
 
 def test_a_bases_method_is_judged_where_it_runs():
-    found = [[*gate._called(Extends.__mro__, name, "", False)] for name in ("own", "extended")]
+    found = [[*judgements._called(Extends.__mro__, name, "", False)] for name in ("own", "extended")]
     assert found == [[Extends.own], [Extends.extended, Base.extended]]
 
 
@@ -216,10 +218,10 @@ def test_a_record_of_ones_own_is_known_besides(monkeypatch, tmp_path):
     file = tmp_path / "known.json"
     file.write_text(json.dumps(told))
     monkeypatch.setenv("FD_POSTPROC_KNOWN", str(file))
-    known = gate.record.__wrapped__()
-    assert gate.compared([("x", known_function)], known["a seam"]).reason is None
+    known = record.read()
+    assert judgements.compared([("x", known_function)], known["a seam"]).reason is None
     assert set(known) - {"a seam"}
-    assert gate.packed(gate.unpacked(told)) == {
+    assert record.packed(record.unpacked(told)) == {
         "a seam": {"x": " ".join(sorted(told["a seam"]["x"].split()))}
     }
 
@@ -230,9 +232,9 @@ def test_a_record_that_cannot_be_read_is_logged(text, monkeypatch, tmp_path):
     if text is not None:
         file.write_text(text)
     monkeypatch.delenv("FD_POSTPROC_KNOWN", raising=False)
-    packages = gate.record.__wrapped__()
+    packages = record.read()
     monkeypatch.setenv("FD_POSTPROC_KNOWN", str(file))
-    assert gate.record.__wrapped__() == packages
+    assert record.read() == packages
     monkeypatch.setattr(logs, "_complaints", {})
     log = Mock()
     logs.tell_variables(log)
@@ -243,7 +245,7 @@ def test_a_record_that_cannot_be_read_is_logged(text, monkeypatch, tmp_path):
 
 def test_the_packages_record_is_of_seams_and_of_digests_only():
     for seam, functions in json.loads(
-        (gate.importlib.resources.files("fd_postproc.fastdeploy") / "known_code.json").read_text()
+        (record.importlib.resources.files("fd_postproc.fastdeploy.gate") / "known_code.json").read_text()
     ).items():
         assert SEAMS[seam].stands_for
         for text in functions.values():
@@ -322,7 +324,7 @@ def verdict_of(module):
     for name, one in found:
         known.setdefault(name, {})[whole_of(one)] = ""
         known[name] |= {each.digest: "" for each in statements_of(one)}
-    return {one.function for one in gate.compared(found, known).unknown}
+    return {one.function for one in judgements.compared(found, known).unknown}
 
 
 def test_functions_of_every_kind_run_their_text(module):
@@ -444,7 +446,7 @@ def test_code_that_is_set_on_a_function_after_the_start_is_named(double, monkeyp
     """The function is the same object."""
     cls = double.scheduler__local_scheduler.LocalScheduler
     monkeypatch.setattr(gate, "_judgements", {})
-    monkeypatch.setattr(seams, "_is_off", {})
+    monkeypatch.setattr(gate, "_off", {})
     assert gate.judge("delivery", cls).reason is None
     assert gate.changes(ENGINE) == {}
     monkeypatch.setattr(cls.put_results, "__code__", (lambda *_: None).__code__)
@@ -643,7 +645,7 @@ def test_a_look_that_raises_shows(double, monkeypatch):
 @pytest.mark.framework
 def test_new_code_in_each_function_closes_its_seam_and_no_other(double, monkeypatch):
     """Statements of one function that the record does not have."""
-    known, count = gate.record(), 0
+    known, count = gate.record, 0
     for seam, row in SEAMS.items():
         if any(one.startswith("*.") for one in row.stands_for) or gate.judge(seam).reason:
             continue
@@ -652,7 +654,7 @@ def test_new_code_in_each_function_closes_its_seam_and_no_other(double, monkeypa
                 one: {**functions, name: {}} if one == seam else functions for one, functions in known.items()
             }
             with monkeypatch.context() as patch:
-                patch.setattr(gate, "record", lambda without=without: without)
+                patch.setattr(gate, "record", without)
                 unknown = gate.judge(seam).unknown
                 assert {one.function for one in unknown} <= {name}, (seam, name)
                 assert all("has new code in line" in one.text for one in unknown)
@@ -665,7 +667,7 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     cls = double.scheduler__local_scheduler.LocalScheduler
     assert gate.judge("delivery", cls).reason is None
     log = Mock()
-    monkeypatch.setattr(seams, "_is_off", {})
+    monkeypatch.setattr(gate, "_off", {})
     said = set()
     monkeypatch.setattr(code_watch, "export", lambda *gauge: said.add(gauge))
     code_watch.report_known(ENGINE)
@@ -684,9 +686,9 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
 
 @pytest.mark.framework
 def test_each_class_of_a_module_has_its_own_judgement(double, monkeypatch):
-    monkeypatch.setattr(seams, "_is_off", {})
-    base, judgements = double.scheduler__local_scheduler.LocalScheduler, {}
-    monkeypatch.setattr(gate, "_judgements", judgements)
+    monkeypatch.setattr(gate, "_off", {})
+    base = double.scheduler__local_scheduler.LocalScheduler
+    monkeypatch.setattr(gate, "_judgements", {})
     one, other = (type(name, (base,), {"__module__": __name__}) for name in ("One", "Other"))
     assert not any(gate.judge("delivery", cls).reason for cls in (one, other))
     monkeypatch.setattr(one, "put_results", Called(one.put_results), raising=False)
@@ -711,4 +713,4 @@ def test_data_have_the_same_text_loaded_and_read(tmp_path):
     module = types.ModuleType("module")
     exec(text, vars(module))
     for name in ("LIMIT", "Base", "Method", "Row", "Plain", "Missing"):
-        assert restated_data.value_in(module, name) == restated_data.value_of_source(ast.parse(text), name)
+        assert data.value_in(module, name) == data.value_of_source(ast.parse(text), name)

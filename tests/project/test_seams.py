@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import replacements, seams
 from fd_postproc.fastdeploy.api.chunks import building_blocks
+from fd_postproc.fastdeploy.gate import replacements, seams
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.paths import ROOT
 from tests.lib.rows import each

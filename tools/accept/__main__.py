@@ -12,11 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fd_postproc.fastdeploy.gate import joined, packed, unpacked
+from fd_postproc.fastdeploy.gate.record import joined, packed, unpacked
 from fd_postproc.support import environment
 from tools.accept import accepting, history, reading
 
-RECORD = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "known_code.json"
+RECORD = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "gate" / "known_code.json"
 
 
 def main(arguments=None):

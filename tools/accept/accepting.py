@@ -10,8 +10,8 @@ import tempfile
 import warnings
 from typing import NamedTuple
 
-from fd_postproc.fastdeploy.gate import joined, signs_of
-from fd_postproc.fastdeploy.seams import SEAMS
+from fd_postproc.fastdeploy.gate.record import joined, signs_of
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 from tools.accept import prove, reading
 
 SOCKET = {
@@ -101,7 +101,7 @@ def accepted(tree, record, found, new, rounds, progress):
     if "error" in told:
         return Verdict(record, [], {}, told["error"])
     mark = told["facts"].get("mark", "")
-    more, left, odd = {}, {}, prove.parsers(tree)
+    more, left, odd = {}, {}, prove.parsers(tree) | told.get("parsers", {})
     for one in found:
         part = part_of(one)
         if part not in new.parts:

@@ -24,9 +24,9 @@ from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
 from fd_postproc.fastdeploy.fallback import Guard
-from fd_postproc.fastdeploy.quiet import SILENT, Quiet
 
 from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value
+from .quiet import SILENT, Quiet
 from .sandbox import Clock, Overlay, QuietModule
 from .virtual_time import Loop, Watched
 

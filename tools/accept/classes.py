@@ -8,8 +8,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.engine.processor_class import make_class
+from fd_postproc.fastdeploy.gate import judgements
+from fd_postproc.fastdeploy.gate.judgements import gate
 
 from .differences import difference
 from .features import ABORT_SETS, Facts
@@ -45,7 +46,7 @@ def prepared(module: Any, make: Callable[[Any], Any] = make_class) -> tuple[tupl
 def trusting() -> Iterator[None]:
     """Have the gate know everything: ours is tried, nothing of it is left to FastDeploy."""
     judge = gate.judge
-    gate.judge = lambda *arguments, **named: gate.Verdict((), {})  # type: ignore[assignment]
+    gate.judge = lambda *arguments, **named: judgements.Verdict((), {})  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fd_postproc.core.layout import Channel
-from fd_postproc.fastdeploy.introspection import STORAGE
-from fd_postproc.fastdeploy.seams import SEAMS
+from fd_postproc.fastdeploy.gate.introspection import STORAGE
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 
 from .sandbox import Sandbox, is_library
 from .steps import PREEMPTED, CannedMessage, Script

@@ -5,22 +5,25 @@ Each comparison gives an empty text where both did the same, or the first differ
 
 import ast
 import asyncio
+import contextlib
 import functools
 import importlib
 import logging
+import pkgutil
 import random
 import time
 from types import SimpleNamespace
 
 import numpy
 
-from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.api import connections, unpacking, weight_status
-from fd_postproc.fastdeploy.contract import contract_gap
 from fd_postproc.fastdeploy.engine.delivery import sending
 from fd_postproc.fastdeploy.engine.processor_class import make_class
 from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
-from fd_postproc.fastdeploy.seams import SEAMS
+from fd_postproc.fastdeploy.gate import judgements
+from fd_postproc.fastdeploy.gate.contract import contract_gap
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 
 from . import (
     answers,
@@ -28,6 +31,7 @@ from . import (
     classes,
     deliveries,
     manager_rounds,
+    parser_trial,
     random_steps,
     reading,
     steps,
@@ -253,7 +257,7 @@ PARSER_NAMES = {
     *("model_status_dict", "reasoning_content", "reasoning_parser", "tokenize", "tokenizer", "tool_calls"),
     *("tool_parser_dict", "tool_parser_obj"),
 }
-"""Names that methods may use which are read here, not run: real tokenizers try them at the start."""
+"""Names that methods may use which are read here, not run."""
 
 
 READ_NAMES = {
@@ -307,7 +311,7 @@ def names(seam):
             module = importlib.import_module(place)
         except ModuleNotFoundError:
             continue
-        for name, function in gate.functions_of(row, module, ()):
+        for name, function in judgements.functions_of(row, module, ()):
             new = {*function.__code__.co_names} - TEXT_NAMES - PARSER_NAMES
             if new and "output_fallback_manager" not in new:  # which is asked for an object at run time
                 return (
@@ -333,7 +337,7 @@ def proven(parts, rounds, progress):
     real = time.time
     time.time = lambda: 1_800_000_000.0  # the same for both: sums of many stamps are compared
     trial._BETWEEN_STEPS = 0.0
-    gate.judge = lambda *arguments, **named: gate.Verdict((), {})  # nothing is left to FastDeploy
+    gate.judge = lambda *arguments, **named: judgements.Verdict((), {})  # nothing is left to FastDeploy
     if wanted & {*STEPS, OVER_ZEROMQ, "decode log", *WAY_OUT}:
         module = importlib.import_module("fastdeploy.output.token_processor")
     if wanted & {*STEPS, OVER_ZEROMQ}:
@@ -372,4 +376,13 @@ def proven(parts, rounds, progress):
     for seam in wanted & {*TEXTS}:
         told[seam] = _told(names, seam)
     told["streams"] = SAME
-    return {"facts": traits, "parts": told}
+    tried = parser_trial.differences(_modules(reading.FOLDERS)) if reading.PARSERS in wanted else {}
+    return {"facts": traits, "parts": told, "parsers": tried}
+
+
+def _modules(folders):
+    """Names of the modules in some of FastDeploy's folders, as far as there are any."""
+    for name in [one.replace("/", ".") for one in folders]:
+        with contextlib.suppress(ModuleNotFoundError):
+            path = importlib.import_module(name).__path__
+            yield from (one.name for one in pkgutil.iter_modules(path, f"{name}."))

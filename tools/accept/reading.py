@@ -9,9 +9,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from fd_postproc.fastdeploy.restated_data import ABSENT, MARK, digest_of, value_of_source
-from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
-from fd_postproc.fastdeploy.statements import Statement, new_lines, statements, whole
+from fd_postproc.fastdeploy.gate.data import ABSENT, MARK, digest_of, value_of_source
+from fd_postproc.fastdeploy.gate.seams import PACKAGE, SEAMS
+from fd_postproc.fastdeploy.gate.statements import Statement, new_lines, statements, whole
 
 OURS = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "engine"
 PROCESSOR, PARSERS = "token processor", "api parsers"

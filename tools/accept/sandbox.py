@@ -22,9 +22,8 @@ import time
 import types
 from typing import Any
 
-from fd_postproc.fastdeploy.quiet import SILENT, Quiet
-
 from .private_metrics import PrivateMetrics
+from .quiet import SILENT, Quiet
 
 _FASTDEPLOY = "fastdeploy"
 _DATA_MODULES = tuple(f"fastdeploy.{name}" for name in ("engine", "worker.output", "entrypoints", "config"))

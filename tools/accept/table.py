@@ -6,7 +6,7 @@ Versions are commits of first parents that change the token processor.  docs/fas
 import subprocess
 import sys
 
-from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.gate.judgements import gate
 from tools.accept import accepting, history, prove, reading
 
 FILE = "fastdeploy/output/token_processor.py"
@@ -28,8 +28,8 @@ def main(repository, *named):
 
 def known_seams(tree):
     """The seams of `SHOWN` whose statements and data are all recorded of a tree."""
-    found = reading.functions(tree, gate.record())
-    new = accepting.new_in(tree, gate.record(), found).parts
+    found = reading.functions(tree, gate.record)
+    new = accepting.new_in(tree, gate.record, found).parts
     if reading.PROCESSOR in new:
         new.add(prove.OVER_ZEROMQ)
     return {accepting.part_of(one) for one in found} - new

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..._version import __version__
+from ..gate.seams import left_text
 from ..logs import api_log, export_active, warn
 from ..notes import NotPlain
-from ..seams import left_text
 from . import counters
 from .chunks.building_blocks import Blocks, blocks_of, install
 

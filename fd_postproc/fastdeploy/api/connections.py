@@ -20,9 +20,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from ...support.environment import GC, is_on
-from .. import replacements
 from ..array_readers import announce
 from ..fallback import Guard
+from ..gate import replacements
 from ..logs import api_log
 from ..notes import NotPlain, note
 

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ...ops.log_throttle import Backoff, Complaints
-from .. import gate, replacements
+from ..gate import replacements
+from ..gate.judgements import gate
+from ..gate.seams import Refused
 from ..gauges import export
 from ..logs import api_log, count
-from ..seams import Refused
 from .connections import NoResults, take_turns
 
 TRIES = 6  # for a message that does not fit into memory, within about a second

@@ -27,8 +27,8 @@ def register() -> None:
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
             return
+        from ..gate.seams import API_PARTS, SEAMS
         from ..loading import when_loaded
-        from ..seams import API_PARTS, SEAMS
 
         for name in SEAMS["api chunks"].modules:
             when_loaded(name, _settle)
@@ -47,18 +47,19 @@ _told: set[tuple[str, str]] = set()  # parts that are left, and why
 def _put_in(name: str, module: Any) -> None:
     """Register a part of the plug-in to run when a module has been imported."""
     try:
-        from ..gate import judge
+        from ..gate.judgements import gate
+        from ..gate.seams import API, API_PARTS, SEAMS
+        from ..gauges import report
         from ..logs import api_log
-        from ..seams import API, API_PARTS, SEAMS, report
 
         seam = API_PARTS[name]
-        reason = seam.put_in(module, judge)
+        reason = gate.put_in(seam, module)
         if reason is None:
             return
-        if not seam.is_taken:  # what is taken is told when it serves: `started`
+        if not gate.is_taken(seam):  # what is taken is told when it serves: `started`
             report({name: False}, API)
         has_own = getattr(module, "__name__", "") in SEAMS["api chunks"].modules  # its classes are its own
-        if (has_own or not seam.is_taken) and (name, reason) not in _told:
+        if (has_own or not gate.is_taken(seam)) and (name, reason) not in _told:
             _told.add((name, reason))  # one class may be seen in several modules
             api_log().info(f"fd_postproc: API side leaves {seam.name} to FastDeploy: {reason}")
     except Exception:
@@ -67,8 +68,8 @@ def _put_in(name: str, module: Any) -> None:
 
 def install(module: Any) -> Callable[[], None]:
     """Have the class of ``engine_client`` report the server's start; return a function that restores."""
-    from .. import replacements
     from ..fallback import Guard
+    from ..gate import replacements
     from ..loading import is_serving
     from ..logs import api_log
 
@@ -103,14 +104,16 @@ def _settle_joined_results(client: Any) -> None:
 def started() -> None:
     """Install what needs the running program, which ``python -m`` names ``__main__``; set the gauges."""
     from ..code_watch import report_known
-    from ..seams import API, API_PARTS, report
+    from ..gate.judgements import gate
+    from ..gate.seams import API, API_PARTS
+    from ..gauges import report
 
     main = sys.modules.get("__main__")
     program = getattr(getattr(main, "__spec__", None), "name", None)
     for name, seam in API_PARTS.items():
         if seam.is_program and seam.module == program:
             _put_in(name, main)
-    report({name: seam.is_taken for name, seam in API_PARTS.items()}, API)
+    report({name: gate.is_taken(seam) for name, seam in API_PARTS.items()}, API)
     report_known(API)
 
 

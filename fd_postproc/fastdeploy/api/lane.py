@@ -27,8 +27,9 @@ import weakref
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from .. import gate, replacements
 from ..fallback import Guard
+from ..gate import replacements
+from ..gate.judgements import gate
 from ..logs import api_log
 from ..notes import NotPlain, note
 from .chunks._chunks import FloatStyle, Template, Unknown, note_unwritten

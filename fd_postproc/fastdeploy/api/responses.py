@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from .. import replacements
 from ..fallback import Guard
+from ..gate import replacements
 from ..logs import api_log
 from ..notes import NotPlain
 from .chunks._chunks import Unknown, note_unwritten

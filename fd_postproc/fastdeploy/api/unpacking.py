@@ -10,8 +10,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from .. import replacements
 from ..fallback import Guard
+from ..gate import replacements
 from ..logs import api_log
 from ..notes import NotPlain, note
 from .chunks._chunks import ARRAY, Unknown, lists_of, unpack

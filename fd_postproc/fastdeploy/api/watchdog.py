@@ -15,14 +15,14 @@ from typing import Any
 
 from ...support.environment import ENGINE_WATCHDOG, is_on
 from ...support.process_stat import KnownProcess
-from .. import called, replacements
 from ..code_watch import CodeWatch
 from ..fallback import Guard
+from ..gate import called, replacements
+from ..gate.seams import API
 from ..gauges import export, sweep
 from ..loading import when_loaded
 from ..logs import api_log, count
 from ..notes import NotPlain
-from ..seams import API
 from .connections import NoResults, RequestMap
 from .dispatcher import Dispatcher, down_dispatcher
 from .engine_process import Unknown, Unnumbered, listener, socket_file

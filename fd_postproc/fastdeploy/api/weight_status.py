@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from .. import replacements
+from ..gate import replacements
 
 METHOD = "check_model_weight_status"
 

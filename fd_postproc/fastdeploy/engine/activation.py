@@ -26,12 +26,12 @@ from ...support.environment import (
     is_on,
     service_number,
 )
-from .. import gate
 from ..build import KeyRule, key_rule, ops_module
-from ..contract import contract_gap
-from ..gauges import export, set_unreadable_aside
+from ..gate.contract import contract_gap
+from ..gate.judgements import gate
+from ..gate.seams import ASIDE_COST, ENGINE
+from ..gauges import export, report, set_unreadable_aside
 from ..logs import export_active, warn
-from ..seams import ASIDE_COST, ENGINE, report
 from .delivery.delivery import Delivery
 from .delivery.wake_up import WakeUp
 

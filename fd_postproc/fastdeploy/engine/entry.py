@@ -44,7 +44,7 @@ def token_processor() -> type:
 
         return make_class(module)
     except Exception as error:
-        from ..contract import contract_gap
+        from ..gate.contract import contract_gap
         from ..logs import export_active, warn
 
         os.environ.pop(PEER.name, None)

@@ -6,9 +6,10 @@ import sys
 from typing import Any
 
 from ...support.environment import KEEP_POLLING, is_on
-from .. import gate
 from ..code_watch import report_known
-from ..seams import ENGINE, report, text_of
+from ..gate.judgements import gate
+from ..gate.seams import ENGINE, text_of
+from ..gauges import report
 from .delivery.sending import ENGINE as MODULE
 from .delivery.sending import sends_batches
 from .delivery.wake_up import waits_in
@@ -55,19 +56,11 @@ def paths_of(processor: Host) -> dict[str, bool]:
     return taken
 
 
-def why_left(taken: dict[str, bool], scheduler: Any = None, service: Any = None) -> dict[str, str]:
-    """Why paths are left to FastDeploy, by name: which of its functions has new code, and where."""
-    places = {"delivery": scheduler, "wake-up": scheduler, "sending": service}
-    reasons = {name: gate.judge(name, places.get(name)).reason for name, is_on in taken.items() if not is_on}
-    return {name: reason for name, reason in reasons.items() if reason}
-
-
 def report_taken(processor: Host) -> None:
     """Log and export the active fast paths."""
     taken = paths_of(processor)
     log = processor.fd.llm_logger
-    scheduler, service = type(processor.cached_generated_tokens), processor.parts.pairing.delivery.service
-    text = text_of(taken, why_left(taken, scheduler, service))
+    text = text_of(taken, gate.why_left(taken))
     (log.info if all(taken.values()) else log.warning)(f"fd_postproc: {text}")
     report(taken, ENGINE)
     report_known(ENGINE)

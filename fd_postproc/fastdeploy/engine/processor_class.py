@@ -7,8 +7,8 @@ from typing import Any
 
 from ..._core import TARGET
 from ...core.layout import Layout
-from .. import gate
-from ..seams import SEAMS
+from ..gate.judgements import gate
+from ..gate.seams import SEAMS
 from .activation import SEAM, settle
 from .health.counters import Counters
 from .parts import Parts

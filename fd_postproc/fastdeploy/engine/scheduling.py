@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...support.environment import KEEP_POLLING, is_on
-from .. import gate
 from ..fallback import Guard
-from ..replacements import Replacement
-from ..seams import SEAMS
+from ..gate.judgements import gate
+from ..gate.replacements import Replacement
+from ..gate.seams import SEAMS
 from .health.counters import Counters
 
 SEAM = "scheduling"

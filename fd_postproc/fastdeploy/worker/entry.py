@@ -59,9 +59,9 @@ def replace_save_ops() -> list[str]:
     """Install our save ops where FastDeploy's modules have its own; return their names."""
     from ...ops.device import saves
     from ...ops.table import SAVE_OPS
-    from .. import replacements
     from ..build import ops_module
-    from ..called import foreign_layer, place_of
+    from ..gate import replacements
+    from ..gate.called import foreign_layer, place_of
     from ..gauges import export
     from ..logs import export_active, fastdeploy_log
     from .sending import SaveOp, report_kernel

@@ -13,8 +13,9 @@ from ..._core import Sampled
 from ...core.tensors import array_of, on_host
 from ...ops.environment import peer_understands
 from ...support.environment import STREAMS
-from .. import gate, replacements
 from ..fallback import Guard
+from ..gate import replacements
+from ..gate.judgements import gate
 from ..logs import export_active, fastdeploy_log
 from ..stream_frames import Content, packed
 from .split_frames import FramePiece, Runner, cut

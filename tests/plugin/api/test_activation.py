@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import loading, logs, notes, seams
+from fd_postproc.fastdeploy import loading, logs, notes
 from fd_postproc.fastdeploy.api import activation, entry
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import (
@@ -22,6 +22,7 @@ from fd_postproc.fastdeploy.api.chunks.building_blocks import (
     install,
 )
 from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
+from fd_postproc.fastdeploy.gate.judgements import gate
 from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 
@@ -104,7 +105,7 @@ def test_switched_off(variables, load, told, monkeypatch):
 
 
 def test_a_wrapped_generator_is_named_also_where_the_other_module_is_taken(load, told, monkeypatch):
-    monkeypatch.setattr(seams, "_taken", set())
+    monkeypatch.setattr(gate, "_taken", set())
     monkeypatch.setattr(entry, "_told", set())
     for name in (COMPLETION, CHAT):
         module = load(name)

@@ -10,9 +10,9 @@ import pytest
 from fd_postproc.fastdeploy.api import connections
 from fd_postproc.fastdeploy.api.chunks._chunks import unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap
-from fd_postproc.fastdeploy.gate import judge
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 from fd_postproc.fastdeploy.notes import forget, noted
-from fd_postproc.fastdeploy.seams import SEAMS
 from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 
@@ -341,7 +341,7 @@ def test_another_dispatcher_is_left_alone():
         async def _dispatch_batch_responses(self):
             pass
 
-    told = SEAMS["api connections"].put_in(SimpleNamespace(DealerConnectionManager=Other), judge)
+    told = gate.put_in(SEAMS["api connections"], SimpleNamespace(DealerConnectionManager=Other))
     assert "_dispatch_batch_responses" in told
 
 

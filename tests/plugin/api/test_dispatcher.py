@@ -9,9 +9,9 @@ from unittest import mock
 
 import pytest
 
-from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.api import connections, dispatcher, watchdog
-from fd_postproc.fastdeploy.seams import SEAMS
+from fd_postproc.fastdeploy.gate import judgements
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 from tests.lib.rows import each
 from tools.accept import virtual_time
 
@@ -336,5 +336,5 @@ def test_the_gate_knows_the_dispatcher_behind_ours(utils):
     ours = vars(utils.DealerConnectionManager)[dispatcher.COROUTINES[0]]
     assert inspect.unwrap(ours) is Manager._dispatch_batch_responses
     name = f"DealerConnectionManager.{dispatcher.COROUTINES[0]}"
-    called = [one for said, one in gate.functions_of(SEAMS["api connections"], utils) if said == name]
+    called = [one for said, one in judgements.functions_of(SEAMS["api connections"], utils) if said == name]
     assert called == [inspect.unwrap(ours)]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt, Marks
-from fd_postproc.fastdeploy.api.text.known_parsers import Excerpts
 from tests.lib.rows import each
+from tools.accept.parser_trial import Excerpts
 
 CALL = ("<call>", "</call>")
 MARKS = Marks(("<think>", "</think>", *CALL), frozenset({1, 2}), CALL)

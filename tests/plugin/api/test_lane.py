@@ -15,14 +15,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import seams
 from fd_postproc.fastdeploy.api import lane
 from fd_postproc.fastdeploy.api.chunks._chunks import Template
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style
 from fd_postproc.fastdeploy.api.connections import NoResults, RequestMap, with_inboxes
 from fd_postproc.fastdeploy.fallback import Guard
-from fd_postproc.fastdeploy.gate import judge
+from fd_postproc.fastdeploy.gate import seams
+from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.fastdeploy.notes import forget, noted
 from tests.lib.fakes import TwoOfThree
 from tests.lib.restated_parsers import Processor, Thinks, install
@@ -664,7 +664,7 @@ def test_a_generator_that_somebody_has_wrapped_is_fastdeploys_and_named():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.OpenAIServingChat, "chat_completion_stream_generator", traced)
-        reason = seams.SEAMS["api lane"].put_in(module, judge)
+        reason = gate.put_in(seams.SEAMS["api lane"], module)
     assert "chat_completion_stream_generator is replaced by traced" in reason
 
 

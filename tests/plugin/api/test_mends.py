@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import array_readers, fallback, seams
-from fd_postproc.fastdeploy.api.text import joined_results, known_parsers, mends, views, ways
+from fd_postproc.fastdeploy import array_readers, fallback
+from fd_postproc.fastdeploy.api.text import joined_results, mends, views, ways
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.segments import _joined
+from fd_postproc.fastdeploy.gate.judgements import gate
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.random_answers import in_cuts as cuts
@@ -77,7 +78,6 @@ def counted(monkeypatch):
     """The kinds of mends that were counted."""
     monkeypatch.setenv("FD_POSTPROC_MENDS", "1")
     remember(monkeypatch, "api parsers", Thinks, Calls)
-    monkeypatch.setattr(known_parsers, "ANSWERS", 3)  # test_parsers.py has the trial's own tests
     kinds = []
     monkeypatch.setattr(mends, "count", kinds.append)
     return kinds
@@ -349,7 +349,7 @@ def parsing_fails(processor):
 def test_who_falls_back_takes_no_joined_results_any_more(fails, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
     monkeypatch.setattr(joined_results, "_are_expected", False)
-    monkeypatch.setattr(seams, "_is_off", {})
+    monkeypatch.setattr(gate, "_off", {})
     path = f"/dev/shm/response_{random.randrange(1 << 40)}_w2.pull"
     client = SimpleNamespace(
         data_processor=install()(Thinks, None), connection_manager=SimpleNamespace(pull_ipc_path=path)

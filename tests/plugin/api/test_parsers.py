@@ -11,12 +11,11 @@ import pytest
 
 from fd_postproc.fastdeploy import loading
 from fd_postproc.fastdeploy.api import entry
-from fd_postproc.fastdeploy.api.text import known_parsers as known
 from fd_postproc.fastdeploy.api.text import parsers, views, ways
 from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
-from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
+from fd_postproc.fastdeploy.notes import forget, noted
 from tests.lib import restated_parsers
 from tests.lib.fakes import TwoOfThree
 from tests.lib.known import remember
@@ -34,14 +33,12 @@ from tests.lib.restated_parsers import (
 )  # fmt: skip
 from tests.lib.rows import each
 
-ANSWERS = known.ANSWERS
 NOT_QUICK = "parsers are given the whole answer at each chunk: "
 
 
 @pytest.fixture(autouse=True)
 def no_notes(monkeypatch):
-    remember(monkeypatch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
-    monkeypatch.setattr(known, "ANSWERS", 3)  # a short trial, where it is not what is tested
+    remember(monkeypatch, "api parsers", Thinks, Calls, OtherMark)
     forget()
 
 
@@ -179,38 +176,10 @@ class LooksAtMore(Thinks):
 
 
 @of_fastdeploy
-class Raises(Thinks):
-    def extract_reasoning_content_streaming(self, previous, current, *others):
-        return DeltaMessage(content=current.find(others))
-
-
-@of_fastdeploy
-class Counts(Thinks):
-    def extract_reasoning_content_streaming(self, previous, current, *others):
-        return DeltaMessage(content=len(current))
-
-
-@of_fastdeploy
 class OtherMark(Thinks):
     def __init__(self, tokenizer):
         super().__init__(tokenizer)
         self.think_end_token = "Answer:"
-
-
-@of_fastdeploy
-class OtherCalls(Calls):
-    def extract_tool_calls_streaming(self, previous, current, *others):
-        return DeltaMessage(content=current.find("日"))
-
-
-@of_fastdeploy
-class TakesNoState(Thinks):
-    """As 2.4's."""
-
-    def extract_reasoning_content_streaming(
-        self, previous_text, current_text, delta_text, previous_ids, current_ids, delta_ids
-    ):
-        return DeltaMessage(content=len(current_text))
 
 
 @each(
@@ -218,21 +187,14 @@ class TakesNoState(Thinks):
     [
         (Foreign, None, "Foreign is none of FastDeploy's own parsers"),
         (LooksAtMore, Calls, "LooksAtMore.extract_reasoning_content_streaming has new code in line"),
-        (Counts, None, "is parsed otherwise"),
         (OtherMark, None, "OtherMark has a mark of another kind: 'Answer:'"),
-        (None, OtherCalls, "is parsed otherwise"),
-        (Raises, None, "raises whatever it is asked"),
-        (TakesNoState, None, "is parsed otherwise"),
     ],
 )
 @each("stream", [True, False])
-def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream, monkeypatch):
-    monkeypatch.setattr(known, "ANSWERS", ANSWERS)
-    forget()
+def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
     deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
-    if reasoning not in (Raises, TakesNoState):
-        assert play(own, deltas, stream) == play(theirs, deltas, stream)
+    assert play(own, deltas, stream) == play(theirs, deltas, stream)
     assert not is_quick(own)
     assert any(told.startswith(NOT_QUICK) and reason in told for told in noted()), noted()
 
@@ -356,20 +318,6 @@ def test_ids_that_are_no_list_are_fastdeploys(ours):
             processor.process_response_dict_normal(response)
         assert own.decode_status == theirs.decode_status
         assert {type(status[3]) for status in own.decode_status.values()} <= {str, AnswerText}
-
-
-def test_planted_differences_are_seen(monkeypatch):
-    """The trial tells an excerpt that has lost something."""
-    monkeypatch.setattr(known, "ANSWERS", ANSWERS)
-    shortened = known.Excerpts._shortened
-    for planted in (
-        lambda self: shortened(self).replace("\n", ""),
-        lambda self: shortened(self).replace("</think>", "", 1),
-        lambda self: shortened(self)[:-3],
-    ):
-        monkeypatch.setattr(known.Excerpts, "_shortened", planted)
-        with pytest.raises(NotPlain, match="is parsed otherwise"):
-            known.marks_of(Thinks(Tokenizer()), Calls, Tokenizer())
 
 
 @each("stream", [True, False])

@@ -9,11 +9,11 @@ import pytest
 
 from fd_postproc import doctor
 from fd_postproc.doctor import Finding, Scope
-from fd_postproc.fastdeploy import fallback, seams
+from fd_postproc.fastdeploy import fallback, gauges
 from fd_postproc.fastdeploy.api import entry
-from fd_postproc.fastdeploy.gate import judge
-from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
-from fd_postproc.fastdeploy.seams import SEAMS, Seam
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import API, SEAMS
+from fd_postproc.fastdeploy.gate.seams import API_PARTS as PARTS
 from tests.lib.rows import each
 
 OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
@@ -23,14 +23,14 @@ OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
 def test_a_module_of_another_kind_keeps_its_own(name):
     """Its reason is said in words; nothing is raised, and nothing put in."""
     module = SimpleNamespace()
-    assert PARTS[name].put_in(module, judge)
+    assert gate.put_in(PARTS[name], module)
     assert vars(module) == {}
     assert callable(PARTS[name].maker())
 
 
 def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     pytest.importorskip("prometheus_client")
-    monkeypatch.setattr("fd_postproc.fastdeploy.seams._taken", set())
+    monkeypatch.setattr(gate, "_taken", set())
     monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", logging.getLogger)
     monkeypatch.setattr(entry, "_told", set())
     with caplog.at_level(logging.INFO):
@@ -50,14 +50,14 @@ def gauge(name):
 @pytest.mark.falls_back
 def test_a_part_that_is_off_after_failures_is_no_taken_path(name, monkeypatch):
     pytest.importorskip("prometheus_client")
-    monkeypatch.setattr(seams, "_is_off", {})
-    monkeypatch.setattr(seams, "_taken", {f"api {name}"})
-    seams.report({name: True}, seams.API)
-    assert (gauge(name), PARTS[name].is_used) == (1, True)
+    monkeypatch.setattr(gate, "_off", {})
+    monkeypatch.setattr(gate, "_taken", {f"api {name}"})
+    gauges.report({name: True}, API)
+    assert (gauge(name), gate.is_used(PARTS[name])) == (1, True)
     guard = fallback.Guard(f"api {name}", logging.getLogger)
     for _ in range(fallback.MOST_IN_A_ROW):
         guard.failed(ValueError("planted"))
-    assert (gauge(name), PARTS[name].is_used) == (0, False)
+    assert (gauge(name), gate.is_used(PARTS[name])) == (0, False)
 
 
 def engine_client():
@@ -77,9 +77,9 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", lambda: logging.getLogger("fd_postproc"))
     taken = {seam.name for seam in PARTS.values() if not seam.is_program}
-    monkeypatch.setattr("fd_postproc.fastdeploy.seams._taken", taken)
+    monkeypatch.setattr(gate, "_taken", taken)
     put_in = []
-    monkeypatch.setattr(Seam, "put_in", lambda seam, one, _: put_in.append((seam, one)) or "another kind")
+    monkeypatch.setattr(gate, "put_in", lambda seam, one: put_in.append((seam, one)) or "another kind")
 
     cls = engine_client()
 

@@ -183,7 +183,7 @@ def test_the_delivery_is_probed_once_for_a_scheduler(monkeypatch):
 def test_every_way_has_a_text():
     with made() as processor:
         fast_paths = imported("fd_postproc.fastdeploy.engine.fast_paths")
-        seams = imported("fd_postproc.fastdeploy.seams")
+        seams = imported("fd_postproc.fastdeploy.gate.seams")
         listed = {name for name, seam in seams.SEAMS.items() if seam.side == seams.ENGINE}
         taken = fast_paths.paths_of(processor)
         assert taken.keys() == listed - {"token processor", "scheduling"}  # the double has no manager for it

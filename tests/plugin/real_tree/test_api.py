@@ -91,9 +91,10 @@ def test_random_answers_are_written_the_same(tree, tmp_path):
 
 LANED = """
 import json, sys
-from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.gate import judgements
+from fd_postproc.fastdeploy.gate.judgements import gate
 from tools.accept import prove
-gate.judge = lambda *told: gate.Verdict((), {})
+gate.judge = lambda *told: judgements.Verdict((), {})
 print("told: " + json.dumps(prove.lane(int(sys.argv[1]), lambda *at: None)))
 """
 

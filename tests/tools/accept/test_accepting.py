@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fd_postproc.fastdeploy.gate import joined, packed, signs_of, unpacked
-from fd_postproc.fastdeploy.seams import SEAMS
-from fd_postproc.fastdeploy.statements import new_lines, statements
+from fd_postproc.fastdeploy.gate.record import joined, packed, signs_of, unpacked
+from fd_postproc.fastdeploy.gate.seams import SEAMS
+from fd_postproc.fastdeploy.gate.statements import new_lines, statements
 from tests.lib.rows import each
 from tools.accept import accepting, reading, virtual_time
 from tools.accept.__main__ import RECORD, main

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from fd_postproc.fastdeploy.quiet import SILENT
 from tools.accept.private_metrics import PrivateMetrics
+from tools.accept.quiet import SILENT
 from tools.accept.sandbox import Clock, Sandbox
 
 pytestmark = pytest.mark.framework

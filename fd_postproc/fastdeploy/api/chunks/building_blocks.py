@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ... import called, gate, replacements
 from ...fallback import Guard
+from ...gate import called, replacements
+from ...gate.judgements import gate
+from ...gate.seams import SEAMS
 from ...logs import api_log
 from ...notes import NotPlain, note
-from ...seams import SEAMS
 from ._chunks import (
     PromptLogprobs,
     Texts,

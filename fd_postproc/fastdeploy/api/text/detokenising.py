@@ -4,45 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ... import replacements
+from ...gate import replacements
 from ...loading import is_serving
 from ...notes import NotPlain
 from .answers import Answers, keep
 
 METHOD = "ids2tokens"
 
-NEEDED_NAMES = frozenset({"decode_status", "tokenizer"})
-"""Names that it must use; an abstract method does not."""
-
-ARGUMENTS = ["self", "token_id", "task_id"]
-
 
 def install(module: Any) -> Callable[[], None]:
     """Install the fast path in a module's data processors; return a function that restores.
 
-    NotPlain if none of the methods does what it is known to do.
+    NotPlain if no class defines the method, an abstract one apart.
     """
     classes = replacements.classes_that_define(module, METHOD)
-    if not classes:
-        raise NotPlain(f"{getattr(module, '__name__', 'its module')} defines no {METHOD}")
-    reasons = {cls: _unlike(vars(cls)[METHOD]) for cls in classes}
-    known = [cls for cls, reason in reasons.items() if not reason]
+    known = [cls for cls in classes if "decode_status" in vars(cls)[METHOD].__code__.co_names]
     if not known:
-        raise NotPlain("; ".join(dict.fromkeys(reasons.values())))
+        raise NotPlain(f"{getattr(module, '__name__', 'its module')} defines no {METHOD}")
     changes = [change for cls in known for change in _changes(cls, getattr(module, "envs", None))]
     return replacements.install("api detokenising", *changes)
-
-
-def _unlike(stock: Any) -> str:
-    """The difference of a method from the supported one, in words; empty if there is none."""
-    names = {*stock.__code__.co_names}
-    if [*inspect.signature(stock).parameters] != ARGUMENTS:
-        return f"{METHOD} takes other arguments"
-    return "" if names >= NEEDED_NAMES else f"{METHOD} keeps no state of answers"
 
 
 def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:

@@ -7,8 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ... import replacements
 from ...fallback import Guard
+from ...gate import replacements
 from ...loading import is_serving
 from ...logs import api_log
 from ...notes import NotPlain

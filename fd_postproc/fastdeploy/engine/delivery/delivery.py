@@ -15,9 +15,9 @@ import weakref
 from functools import cached_property
 from typing import Any
 
-from ... import gate
 from ...fallback import Guard
-from ...replacements import Replacement
+from ...gate.judgements import gate
+from ...gate.replacements import Replacement
 from ..health.api_processes import ApiProcesses
 from ..results._results import HalfPut, Handover, Plan
 from .joined_readers import JoinedReaders

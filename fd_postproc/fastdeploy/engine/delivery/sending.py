@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from ... import gate
 from ...array_readers import reads_arrays
-from ...called import bound_function, is_code_of, is_ours
 from ...fallback import Guard
-from ...introspection import with_globals
+from ...gate.called import bound_function, is_code_of, is_ours
+from ...gate.introspection import with_globals
+from ...gate.judgements import gate
 from ..results._results import Messages, Plan, by_process
 
 ENGINE, SERVER = "fastdeploy.engine.common_engine", "fastdeploy.inter_communicator.zmq_server"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....support.environment import KEEP_POLLING, is_on
-from ... import gate
-from ...replacements import Replacement
+from ...gate.judgements import gate
+from ...gate.replacements import Replacement
 
 LONGEST_WAIT_S = 0.5
 """Seconds within which a thread notices that it was told to end."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from ....flight.codes import Kind
 from ...code_watch import CodeWatch
+from ...gate.seams import ENGINE
 from ...gauges import export, sweep
-from ...seams import ENGINE
 from .first_tokens import FirstTokens
 from .liveness import BUSY, ENDING, REASONS, Health
 from .unscheduled import Unscheduled

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ....core.layout import Channel, Layout
-from ...called import bound_function
+from ...gate.called import bound_function
 
 if TYPE_CHECKING:
     import threading

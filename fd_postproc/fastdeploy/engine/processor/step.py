@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from ...._core import DRAFT, TARGET, Step, step_from_tensors
-from ... import gate
-from ...called import bound_function
+from ...gate.called import bound_function
+from ...gate.judgements import gate
 from ..results._results import Batch, Stages, Sums
 from ..results.step_context import Context, SteadyMode
 from .draft_gauges import DraftGauges

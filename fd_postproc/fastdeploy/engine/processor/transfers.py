@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ...introspection import STORAGE
+from ...gate.introspection import STORAGE
 from .host import Host
 from .journal import Journal
 

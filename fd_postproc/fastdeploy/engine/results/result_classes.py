@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ... import gate
+from ...gate.judgements import gate
 from ._results import (
     DictMaker,
     FieldCopier,

@@ -4,42 +4,29 @@ A row of `seams.SEAMS` names the functions whose text ours stands for.  What is 
 judged (`called`): a wrapper of somebody else's is new code.  A function is read, never run: every statement,
 under its parent's header and after the statement before it, has to be recorded.  Left out are log calls and
 what only they read, docstrings, annotations, and imports of ops.  Data that ours restates, as an enum's
-members, are compared by their value (`restated_data`).  What runs of a known function is compared with its
+members, are compared by their value (`data`).  What runs of a known function is compared with its
 file.
 
 ::
 
-    verdict = judge("delivery")
+    verdict = gate.judge("delivery")
     verdict.reason    # None: everything is known
-
-The record, ``known_code.json``, holds digests only: of statements, and of whole functions,
-which need not be parsed.  `python -m tools.accept` adds to it.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.resources
-import itertools
-import json
 import operator
 import sys
 import types
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..support.environment import KNOWN
 from .called import is_code_of, is_ours, layers_of, parts_of, place_of
-from .restated_data import MARK, digest_of, value_in
-from .seams import PACKAGE, SEAMS, Seam
+from .data import MARK, digest_of, value_in
+from .record import Record, read, signs_of
+from .seams import PACKAGE, SEAMS, Refused, Seam
 from .statements import Statement, file_of, runs_its_text, statements_of, whole_of
-
-Record = dict[str, dict[str, str]]
-"""Known digests of a seam, of statements and whole texts: {function: {digest: mark}}.
-
-A mark has a sign for each of the row's `facts`: ``+`` if only versions with it have the statement, ``-`` if
-only others have, ``.`` or nothing if both have.
-"""
 
 
 class Unknown(NamedTuple):
@@ -81,70 +68,120 @@ class Verdict(NamedTuple):
         return "; ".join(dict.fromkeys(one.text for one in self.unknown)) or None
 
 
-def judge(seam: str, place: Any = None, without: Collection[str] = ()) -> Verdict:
-    """Compare the functions that a seam's row names with the record.
-
-    Parameters
-    ----------
-    seam : str
-        A name of `seams.SEAMS`.
-    place : module or type, optional
-        One of the row's modules, or the class that is asked in place of the one that the row names.
-        Default: the first of the row's modules that is loaded.
-    without : collection of str
-        Functions that do not run here.  Known statements of theirs still say which version it is.
-    """
-    row, known = SEAMS[seam], record().get(seam, {})
-    found = [*functions_of(row, place, known)]
-    if row.functions and all(name in without for name, _ in found):
-        return Verdict((Unknown(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0),), {})
-    verdict = compared(found, known, row.facts, without)
-    verdict = verdict._replace(unknown=(*verdict.unknown, *_new_data(row, known)))
-    _judgements[seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")] = Judgement(
-        row, place, tuple(without), _what_runs(found), verdict
-    )
-    return verdict
-
-
 class Judgement(NamedTuple):
     """A verdict, and what it is of."""
 
     row: Seam
     place: Any
+    known: Record
     without: tuple[str, ...]
     what_runs: list[Any]
     verdict: Verdict
 
+    def is_of(self, what_runs: list[Any]) -> bool:
+        """Whether these objects, and no others, ran when it was made."""
+        return len(what_runs) == len(self.what_runs) and all(map(operator.is_, what_runs, self.what_runs))
 
-_judgements: dict[tuple[str, str, str], Judgement] = {}
 
+class Gate:
+    """What a process has found out of FastDeploy's code, and what it uses there: `gate` is the only one."""
 
-def changes(side: str, **objects: Any) -> dict[str, list[Unknown]]:
-    """What somebody has wrapped or replaced since `judge` found it known, by seam.
+    def __init__(self) -> None:
+        self._judgements: dict[tuple[str, str, str], Judgement] = {}
+        self._taken: set[str] = set()
+        self._off: dict[tuple[str, str], bool] = {}  # by side and path: whether it has been left
 
-    Seams are the `side`'s of which ours is used.  In `objects` are FastDeploy's objects by seam, on which
-    methods may be set.
-    """
-    told: dict[str, list[Unknown]] = {}
-    for row, place, without, what_runs, verdict in list(_judgements.values()):
-        if row.side != side or not row.is_used or verdict.unknown:
-            continue
-        now = [*functions_of(row, place, record().get(row.name, {}))]
-        runs_now = _what_runs(now)
-        if len(runs_now) == len(what_runs) and all(map(operator.is_, runs_now, what_runs)):
-            continue
-        unknown = compared(now, record().get(row.name, {}), row.facts, without).unknown
-        if unknown:
-            told.setdefault(row.name, []).extend(unknown)
-    for seam, one in objects.items():
-        set_here = getattr(one, "__dict__", {})
-        for name in SEAMS[seam].functions if SEAMS[seam].is_used else ():
-            attribute = name.rpartition(".")[2]
-            if attribute in set_here and not is_ours(set_here[attribute]):
-                by, file, line = place_of(set_here[attribute])
-                change = Unknown(name, file, line, f"replaced on an object by {by}")
-                told.setdefault(seam, []).append(change)
-    return told
+    @functools.cached_property
+    def record(self) -> dict[str, Record]:
+        """What is known of each seam."""
+        return read()
+
+    def judge(self, seam: str, place: Any = None, without: Collection[str] = ()) -> Verdict:
+        """Compare the functions that a seam's row names with the record.
+
+        Parameters
+        ----------
+        seam : str
+            A name of `seams.SEAMS`.
+        place : module or type, optional
+            One of the row's modules, or the class that is asked in place of the one that the row names.
+            Default: the first of the row's modules that is loaded.
+        without : collection of str
+            Functions that do not run here.  Known statements of theirs still say which version it is.
+        """
+        row, known = SEAMS[seam], self.record.get(seam, {})
+        found = [*functions_of(row, place, known)]
+        if row.functions and all(name in without for name, _ in found):
+            lacks = Unknown(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0)
+            return Verdict((lacks,), {})
+        key = seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")
+        held, of = self._judgements.get(key), (known, (*without,))
+        if held is None or (held.known, held.without) != of or not held.is_of(_what_runs(found)):
+            verdict = compared(found, known, row.facts, without)
+            held = self._judgements[key] = Judgement(row, place, *of, _what_runs(found), verdict)
+        return held.verdict._replace(unknown=(*held.verdict.unknown, *_new_data(row, known)))
+
+    def why_left(self, taken: dict[str, bool]) -> dict[str, str]:
+        """Why paths are left to FastDeploy, by name: which of its functions has new code, and where."""
+        place = {one.row.name: one.place for one in self._judgements.values()}
+        left = [name for name, is_on in taken.items() if not is_on]
+        reasons = {name: self.judge(name, place.get(name)).reason for name in left}
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def put_in(self, row: Seam, module: Any) -> str | None:
+        """Install our object in one of a row's modules whose code is known; return why FastDeploy's stays."""
+        reason = self.judge(row.name, module).reason
+        if reason:
+            return reason
+        try:
+            row.maker()(module)
+        except (Refused, AttributeError, KeyError) as refusal:
+            return str(refusal) or type(refusal).__name__
+        self._taken.add(row.name)
+        return None
+
+    def is_taken(self, row: Seam) -> bool:
+        """Whether `put_in` has found a module of FastDeploy's that accepts our object."""
+        return row.name in self._taken
+
+    def is_used(self, row: Seam) -> bool:
+        """Whether ours is used here, as far as `note_used` was told."""
+        return not self._off.get((row.side, row.name.removeprefix("api ")), False)
+
+    def note_used(self, side: str, name: str, is_used: bool) -> None:
+        """Note whether a fast path, by its name without the side's, is ours."""
+        self._off[side, name] = not is_used
+
+    def changes(self, side: str, **objects: Any) -> dict[str, list[Unknown]]:
+        """What somebody has wrapped or replaced since `judge` found it known, by seam.
+
+        Seams are the `side`'s of which ours is used.  In `objects` are FastDeploy's objects by seam, on which
+        methods may be set.
+        """
+        told: dict[str, list[Unknown]] = {}
+        for held in list(self._judgements.values()):
+            row = held.row
+            if row.side == side and self.is_used(row) and not held.verdict.unknown:
+                now = [*functions_of(row, held.place, held.known)]
+                if not held.is_of(_what_runs(now)):
+                    unknown = compared(now, held.known, row.facts, held.without).unknown
+                    told.setdefault(row.name, []).extend(unknown)
+        for seam, one in objects.items():
+            set_here = getattr(one, "__dict__", {})
+            for name in SEAMS[seam].functions if self.is_used(SEAMS[seam]) else ():
+                attribute = name.rpartition(".")[2]
+                if attribute in set_here and not is_ours(set_here[attribute]):
+                    by, file, line = place_of(set_here[attribute])
+                    change = Unknown(name, file, line, f"replaced on an object by {by}")
+                    told.setdefault(seam, []).append(change)
+        return {seam: changed for seam, changed in told.items() if changed}
+
+    def is_wrapped(self, side: str) -> bool:
+        """Whether a wrapper of somebody else's, or other data, is why a seam of a side is not ours."""
+        return any(
+            one.row.side == side and not self.is_taken(one.row) and any(e.change for e in one.verdict.unknown)
+            for one in self._judgements.values()
+        )
 
 
 def _what_runs(found: Iterable[tuple[str, Any]]) -> list[Any]:
@@ -155,15 +192,6 @@ def _what_runs(found: Iterable[tuple[str, Any]]) -> list[Any]:
         if type(one) is types.FunctionType:
             objects += (one.__code__, one.__defaults__, one.__kwdefaults__)
     return objects
-
-
-def wrapped_in(side: str) -> dict[str, str]:
-    """By seam of a side of which ours is not used: the wrapper, or the data, that is why."""
-    return {
-        one.row.name: one.verdict.reason or ""
-        for one in _judgements.values()
-        if one.row.side == side and not one.row.is_taken and any(each.change for each in one.verdict.unknown)
-    }
 
 
 def compared(
@@ -199,59 +227,6 @@ def compared(
             why = "joins statements of versions that do different things" if both else "tells no version"
             unknown.append(Unknown("the whole", f"it {why} ({fact})", 0))
     return Verdict(tuple(unknown), {fact: "+" in one for fact, one in signs.items()})
-
-
-def signs_of(marks: Iterable[str], facts: Sequence[str]) -> dict[str, set[str]]:
-    """The signs that marks give each fact; two contradict each other."""
-    told = [*marks]
-    return {fact: {mark[place : place + 1] for mark in told} - {"", "."} for place, fact in enumerate(facts)}
-
-
-# ---- The record --------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def record() -> dict[str, Record]:
-    """What is known of each seam: the package's record, and the one of ``FD_POSTPROC_KNOWN``."""
-    file = importlib.resources.files(__package__).joinpath("known_code.json")
-    known = unpacked(json.loads(file.read_text()))
-    return known if KNOWN.complaint else joined(known, unpacked(KNOWN.value))
-
-
-def unpacked(told: dict[str, dict[str, str]]) -> dict[str, Record]:
-    """A record from what its file holds: digests in a row, some with a mark behind them."""
-    return {
-        seam: {name: {one[:10]: one[10:] for one in text.split()} for name, text in functions.items()}
-        for seam, functions in told.items()
-    }
-
-
-def packed(record: dict[str, Record]) -> dict[str, dict[str, str]]:
-    """What a record's file holds."""
-    return {
-        seam: {
-            name: " ".join(f"{digest}{mark}" for digest, mark in sorted(digests.items()))
-            for name, digests in sorted(functions.items())
-        }
-        for seam, functions in sorted(record.items())
-    }
-
-
-def joined(*records: dict[str, Record]) -> dict[str, Record]:
-    """All that several records know; of two signs that differ none is left."""
-    union: dict[str, Record] = {}
-    for told in records:
-        for seam, functions in told.items():
-            for name, digests in functions.items():
-                into = union.setdefault(seam, {}).setdefault(name, {})
-                for digest, mark in digests.items():
-                    into[digest] = _agreed(into.get(digest, mark), mark)
-    return union
-
-
-def _agreed(one: str, other: str) -> str:
-    pairs = itertools.zip_longest(one, other, fillvalue=".")
-    return "".join(sign if sign == another else "." for sign, another in pairs).rstrip(".")
 
 
 # ---- Which functions, and which data -----------------------------------------------------------------------
@@ -310,3 +285,7 @@ def _new_data(row: Seam, known: Record) -> Iterator[Unknown]:
         if module is not None and digest_of(value := value_in(module, attribute)) not in known.get(name, {}):
             file = getattr(module, "__file__", "") or ""
             yield Unknown(name[1:], file, 0, f"other data than is known here: {value}")
+
+
+gate = Gate()
+"""The judgements of this process."""

@@ -14,13 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .gauges import export
-
 ENGINE, API, WORKER = "engine", "api", "worker"
 PACKAGE = "fastdeploy."
-
-_taken: set[str] = set()
-_is_off: dict[tuple[str, str], bool] = {}  # by side and path: whether `report` has said that it is left
 
 
 class Refused(Exception):
@@ -68,11 +63,6 @@ class Seam:
         return tuple(one for one in self.stands_for if one.startswith("="))
 
     @property
-    def is_used(self) -> bool:
-        """Whether ours is used here, as far as a gauge says."""
-        return not _is_off.get((self.side, self.name.removeprefix("api ")), False)
-
-    @property
     def module(self) -> str:
         """The first of `modules`."""
         return self.modules[0]
@@ -80,43 +70,15 @@ class Seam:
     def maker(self) -> Callable[..., Any]:
         """The object that `ours` names, whose module this imports."""
         module, _, name = self.ours.partition(":")
-        ours: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), name)
+        ours: Callable[..., Any] = getattr(importlib.import_module(f"..{module}", __package__), name)
         return ours
 
     def loaded(self) -> Any:
         """FastDeploy's module, if it has been imported; None otherwise."""
         return next((sys.modules[name] for name in self.modules if name in sys.modules), None)
 
-    def put_in(self, module: Any, judge: Callable[[str, Any], Any]) -> str | None:
-        """Install our object in one of `modules` whose code is known; return why FastDeploy's own stays.
-
-        `judge` is `gate.judge`.
-        """
-        reason = judge(self.name, module).reason
-        if reason:
-            return str(reason)
-        try:
-            self.maker()(module)
-        except (Refused, AttributeError, KeyError) as reason:
-            return str(reason) or type(reason).__name__
-        _taken.add(self.name)
-        return None
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether `put_in` has found a module of FastDeploy's that accepts our object."""
-        return self.name in _taken
-
 
 # ---- What is said of them ----------------------------------------------------------------------------------
-
-
-def report(taken: dict[str, bool], side: str) -> None:
-    """Set the gauges of fast paths, by their names without the side's."""
-    prefix = "" if side == ENGINE else f"{side} "
-    for name, is_on in taken.items():
-        _is_off[side, name] = not is_on
-        export("fast_path", "path", prefix + name, is_on)
 
 
 STOCK_STEP_MS, STEP_MS = 70.0, 0.4
