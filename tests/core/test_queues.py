@@ -12,7 +12,7 @@ from tests.lib.children import python
 from tests.lib.rows import each
 
 
-@each("queue_id", [8002, 1 << 20, (1 << 20) + 8002, -1, (1 << 31) - 1])
+@each("queue_id", [8002, (1 << 20) + 1, (1 << 20) + 8002, -1, (1 << 31) - 1])
 def test_of_an_id_twenty_bits_count(queue_id, tmp_path):
     """The others are those of the path's file."""
     key, file = queues.queue_key(queue_id, str(tmp_path)), os.stat(tmp_path)
