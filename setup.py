@@ -8,6 +8,7 @@ CFLAGS, LDFLAGS
     As usual; a sanitizer build needs nothing more (docs/development.md).
 """
 
+import configparser
 import os
 import re
 import runpy
@@ -45,8 +46,17 @@ def extension(name, source, depends=(), libraries=()):
 
 
 def description():
-    """README for a package index, where neither its pictures nor the pages that it links to are beside it."""
+    """README for a package index, which has neither its pictures nor the pages that it links to.
+
+    Links lead to the tag's pages where setup.cfg has the repository's URL; without it they go.
+    """
     text = Path("README.md").read_text(encoding="utf-8")
+    config = configparser.ConfigParser()
+    config.read("setup.cfg", encoding="utf-8")
+    if url := config["metadata"]["url"]:
+        tag = "v" + runpy.run_path("fd_postproc/_version.py")["__version__"]
+        text = re.sub(r"(!\[.*?\]\()(?!https?:)", rf"\1{url}/raw/{tag}/", text.replace("](#", "](README.md#"))
+        return re.sub(r"(?<!!)(\[[^\]]*\]\()(?!https?:)", rf"\1{url}/blob/{tag}/", text)
     text = re.sub(r"^!\[.*?\]\((?!https?:).*?\)\n+", "", text, flags=re.M)
     return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
 

@@ -26,6 +26,7 @@ try:
         ranks,
         reading,
         rollouts,
+        soak,
         streams,
         thinking,
         wrapped,
@@ -264,6 +265,12 @@ def _rollouts(arguments: argparse.Namespace, folder: Path) -> int:
     return _keep(arguments, rows, rollouts.table(rows))
 
 
+def _soak(arguments: argparse.Namespace, folder: Path) -> int:
+    """Hours of traffic: a trend, a request that is left or an alarm is exit status 1."""
+    rows = soak.run(arguments.tree, folder, hours=arguments.hours, rest=arguments.rest, say=_say)
+    return _keep(arguments, rows, soak.text(rows)) or soak.failed(rows)
+
+
 def _pairs(arguments: argparse.Namespace, folder: Path) -> int:
     """A prefill and a decode node: a difference, a hang or a side that is not active is exit status 1."""
     rows = []
@@ -427,11 +434,15 @@ def _parser() -> argparse.ArgumentParser:
     rolled.add_argument("--tokens", type=int, default=8000, help="of an answer's prompt and text")
     rolled.add_argument("--every", type=float, default=2.0, help="seconds from an answer to the next")
     rolled.set_defaults(run=_rollouts)
+    soaked = commands.add_parser("soak", help="hours of mixed traffic, plug-in off and on: what grows")
+    soaked.add_argument("--hours", type=float, default=1 / 6, help="after five minutes that do not count")
+    soaked.add_argument("--rest", type=float, default=1.0, help="seconds from eight requests to the next")
+    soaked.set_defaults(run=_soak)
     for command in thinks, rolled:
         command.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
     for command, seconds in (timed, 5.0), (served, 8.0), (thinks, 8.0), (rolled, 30.0):
         command.add_argument("--seconds", type=float, default=seconds, help="of each measurement")
-    for command in paired, traced, of_ranks, broken, timed, served, thinks, rolled:
+    for command in paired, traced, of_ranks, broken, timed, served, thinks, rolled, soaked:
         command.add_argument("--json", type=Path, help="also write this file")
     for command in commands.choices.values():
         command.add_argument("--tree", type=_tree, required=True, help="folder that holds fastdeploy/")

@@ -21,7 +21,7 @@ TRIES = 3
 """How often a request is asked whose answers differ: an API server drops a first response by chance."""
 
 
-class _Node(NamedTuple):
+class Node(NamedTuple):
     """What `ask` asks of a service that others run."""
 
     url: str
@@ -59,7 +59,7 @@ def compare(one: str, other: str, *, seconds: float = 60) -> tuple[list[str], li
     httpx.HTTPError
         A service does not answer.
     """
-    nodes = _Node(one.rstrip("/")), _Node(other.rstrip("/"))
+    nodes = Node(one.rstrip("/")), Node(other.rstrip("/"))
     for node in nodes:
         httpx.get(f"{node.url}/v1/models", timeout=seconds)
     wanted, found, served = requests(), [], set()

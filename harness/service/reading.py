@@ -186,6 +186,22 @@ def engine_thread(service: Service, *, thread: str) -> dict[str, Any]:
         }  # fmt: skip
 
 
+@contextlib.contextmanager
+def stalled(port: int, tokens: int) -> Iterator[socket.socket]:
+    """The connection of a client that asks for a stream of so many tokens and does not read."""
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = json.dumps(
+            {"model": "default", "messages": [{"role": "user", "content": "a"}], "stream": True,
+             "max_tokens": tokens, "min_tokens": tokens - 1}
+        ).encode()  # fmt: skip
+        slow.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        yield slow
+
+
 def slow_socket(service: Service, *, seconds: float = 20.0) -> dict[str, Any]:
     """A client that stops reading its stream, beside one that reads.
 
@@ -195,33 +211,25 @@ def slow_socket(service: Service, *, seconds: float = 20.0) -> dict[str, Any]:
         ``"tokens"``: that the engine made meanwhile; ``"MiB"``: by which the API process grew; ``"clients"``.
     """
     service.pace(0.002)
-    with socket.create_connection(("127.0.0.1", service.ports[0])) as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = json.dumps(
-            {"model": "default", "messages": [{"role": "user", "content": "a"}], "stream": True,
-             "max_tokens": 30000, "min_tokens": 29999}
-        ).encode()  # fmt: skip
-        slow.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-        )
+    with stalled(service.ports[0], 30000):
         (pid,) = service.api_servers()
         until(lambda: service.live() == 1, 60)
-        before = _memory(pid)
+        before = memory(pid)
         began = _tokens(service)
         ends_at = time.monotonic() + seconds
         answers = {}
         while time.monotonic() < ends_at:
             answers.update(ask(service, [Case("beside", "chat", SHORT, "b")], seconds=HANGS_S))
         return {
-            "tokens": _tokens(service) - began, "MiB": round((_memory(pid) - before) / 2**20, 1),
+            "tokens": _tokens(service) - began, "MiB": round((memory(pid) - before) / 2**20, 1),
             "clients": ends(answers), "hang": sum(one[-1] == "hangs" for one in answers.values()),
         }  # fmt: skip
 
 
-def _memory(pid: int) -> int:
+def memory(pid: int) -> int:
+    """Bytes of a process that are resident and its own: not those of files and of the flight recorder."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+    return 1024 * int(re.findall(r"RssAnon:\s+(\d+)", status)[0])
 
 
 def _tokens(service: Service) -> int:

@@ -23,7 +23,13 @@ def tool():
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
     names = ("cases", "faults", "namespace", "pair_faults", "pairs", "pauses", "ranks", "reading", "server")
-    return SimpleNamespace(**{n: importlib.import_module(f"{NAME}.{n}") for n in (*names, "canary")})
+    return SimpleNamespace(**{n: importlib.import_module(f"{NAME}.{n}") for n in (*names, "canary", "soak")})
+
+
+def not_installed():
+    """What the modules need and is not installed, in words, or None."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    return f"FastDeploy's requirements are not installed: {', '.join(missing)}" if missing else None
 
 
 def why_not():
@@ -32,7 +38,4 @@ def why_not():
         return "FD_POSTPROC_FASTDEPLOY names no FastDeploy source tree"
     if not (TREES[0] / "fastdeploy").is_dir():
         return f"FD_POSTPROC_FASTDEPLOY: {TREES[0]} holds no folder fastdeploy"
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"FastDeploy's requirements are not installed: {', '.join(missing)}"
-    return tool().namespace.possible()
+    return not_installed() or tool().namespace.possible()

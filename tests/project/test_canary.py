@@ -1,7 +1,6 @@
 """The canary (`harness.service.canary`) on two servers that play recorded answers of FastDeploy's."""
 
 import contextlib
-import importlib.util
 import json
 import re
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from tests.lib.chunk_replay.cases import cases
 from tests.lib.rows import each
-from tests.lib.service_tool import NEEDED, tool
+from tests.lib.service_tool import not_installed, tool
 
 EDITS = {
     "text": (r'"(content|text)":"[^"]+"', r'"\1":"another"'),
@@ -66,9 +65,8 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def canary(monkeypatch):
     """A function that runs the canary's command on two servers: its exit status."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"FastDeploy's requirements are not installed: {', '.join(missing)}")
+    if reason := not_installed():
+        pytest.skip(reason)
     module = tool().canary
     few = [
         case

@@ -138,9 +138,11 @@ def asked(page, tmp_path):
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("no expression is evaluated: needs prometheus (Debian's package of that name)")
-    jobs = [{"job_name": "fastdeploy", "static_configs": [{"targets": [f"127.0.0.1:{page}"]}]}]
-    configured = {"global": {"scrape_interval": f"{SCRAPE_S}s"}, "scrape_configs": jobs}
-    (tmp_path / "prometheus.yml").write_text(json.dumps(configured))  # JSON is YAML
+    text = (ROOT / "docs" / "operators.md").read_text()
+    configured = re.search(r"```yaml\n(rule_files:.*?)```", text, re.S)[1].replace("8181", str(page))
+    often = f"global: {{scrape_interval: {SCRAPE_S}s}}\n"
+    (tmp_path / "prometheus.yml").write_text(often + configured)
+    shutil.copy(ROOT / "docs" / "alerts.yml", tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

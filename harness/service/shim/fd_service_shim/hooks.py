@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from . import connections, device, exits, ops, platform, threads, transfer, waits, wrapping
+from . import connections, device, exits, ops, platform, tables, threads, transfer, waits, wrapping
 
 HERE = Path(__file__).resolve().parent
 
@@ -83,3 +83,4 @@ def install():
         AFTER[name] = _both(AFTER[name], wrap) if name in AFTER else wrap
     sys.meta_path.insert(0, _Finder())
     threads.name_them()
+    tables.begin()
