@@ -4,7 +4,8 @@ import os
 import tempfile
 
 from fd_postproc import doctor, queues
-from fd_postproc.doctor import Scope
+from fd_postproc.doctor import Scope, snapshot
+from fd_postproc.doctor.processes import Place, User
 from tests.lib.waiting import until
 
 ID = 8002
@@ -61,6 +62,20 @@ def test_the_directory_of_a_process_that_uses_a_queue(default_limits, tmp_path, 
     until(lambda: queues.inspect_queue(msqid).received_at)
     (found,) = [each for each in doctor.examine(Scope(ids=frozenset([ID]))) if each.code == "queue"]
     assert found.msqid == msqid
+
+
+def test_a_users_directory_comes_before_one_of_ours_that_agrees_by_chance(
+    default_limits, tmp_path, monkeypatch
+):
+    for name in "theirs", "ours":
+        (tmp_path / name).mkdir()
+    queues.open_queue(queues.locate("spec", ID, path=str(tmp_path / "theirs")))
+    both = [Place("cwd", 1, n, name, str(tmp_path / "theirs")) for n, name in enumerate(("theirs", "ours"))]
+    monkeypatch.setattr(snapshot, "last_user", lambda pid, used_at: User(7, 1, "alive"))
+    monkeypatch.setattr(snapshot, "places_of", lambda pid: both[:1])
+    monkeypatch.setattr(snapshot, "own_places", lambda scope: both[1:])
+    (found,) = doctor.take(Scope(ids=frozenset([ID]))).queues
+    assert "theirs" in found.subject
 
 
 def test_ids_that_share_a_key(default_limits):
