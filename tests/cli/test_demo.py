@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,6 +55,12 @@ def test_results_that_differ_are_not_timed(monkeypatch):
     monkeypatch.setattr(restated, "results_of", wrong)
     with pytest.raises(CommandError, match="restated, are not those of the step that arrived"):
         demo._gains(demo.example_item().step, 0)
+
+
+def test_that_there_may_be_no_more_queues_is_no_full_disk(run, monkeypatch):
+    monkeypatch.setattr(demo.sysv_ipc, "MessageQueue", Mock(side_effect=OSError))
+    status, _, err = run("demo")
+    assert (status, "kernel.msgmni" in err, "standard output" in err) == (1, True, False)
 
 
 LONG = ("demo", "--repeat", "100000000")

@@ -93,6 +93,13 @@ def test_whose_story_it_is_where_one_runs_and_others_ended(run, folder):
         assert f"engine-8003-{ended}.flight" in flat(err).replace(" ", "")
         assert f"engine {pid} (runs)" in out
         assert f"engine {ended}" in run("explain", "chat-old")[1]  # the file that knows it
+        with running(8004, "chat-later") as later:
+            pass
+        assert f"the engine that runs: engine {pid}, " in run("explain")[2]  # though another began later
+        (path,) = folder.glob(f"*-{later}.flight")
+        path = path.rename(str(path).replace(f"-{later}.", f"-{pid}."))  # of another container
+        assert f"the run of process {pid} that runs: engine {pid}, " in flat(run("explain", pid)[2])
+        path.unlink()
         # As systemd-logind does at the last logout of the user: it is read while the process has it.
         (path,) = folder.glob(f"*-{pid}.flight")
         path.unlink()

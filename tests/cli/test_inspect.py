@@ -13,7 +13,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli.guess import candidates
-from fd_postproc.cli.tables import Grid, fitting
+from fd_postproc.cli.tables import Grid, Row, fitting, step_rows
 from fd_postproc.recording import Recording, RecordingWriter
 from tests import reference
 from tests.lib.commands import SHIPPED, flat, key_of
@@ -41,7 +41,9 @@ def test_inspect_leaves_the_message_and_shows_the_queue(run, queue, goldens):
 def test_the_channel_of_every_golden_message_is_guessed_right(goldens, refused_golden):
     for golden in goldens.values():
         if golden is not refused_golden:
-            assert candidates(golden.payload, 1, fp.GPU)[0].channel == golden.channel, golden.name
+            found = candidates(golden.payload, 1, fp.GPU)
+            assert found[0].channel == golden.channel, golden.name
+            assert all(one.channel == one.step.channel for one in found)  # each once
 
 
 def test_inspect_says_that_a_channel_is_a_guess(run, goldens, tmp_path):
@@ -90,6 +92,11 @@ def test_inspect_a_recording(run):
     status, _, err = run("inspect", SHIPPED / "plain.fdrec", "--index", "4")
     assert status == 1
     assert "no message 4" in err
+
+
+def test_what_is_left_out_is_counted_without_codes():
+    step = fp.Step.from_arrays("plain", [1, -9, -3, 1], [5, 6])
+    assert [*step_rows(step, 3, 1)][-1] == Row("...", "3 more", "1 token")
 
 
 def test_inspect_a_compact_frame_without_its_mtype(run, tmp_path):

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import fd_postproc as fp
-from fd_postproc.cli import main
+from fd_postproc.cli import main, streams
 from fd_postproc.core.layout import Layout
 from fd_postproc.recording import Recording, RecordingWriter
 from tests.lib.children import FD_POSTPROC
@@ -39,6 +39,16 @@ def test_inspect_reads_a_pipe_and_a_fifo(run, recording, tmp_path):
         writer.start()
         assert told in flat(run("inspect", fifo)[1])
         writer.join()
+
+
+def test_a_file_is_read_from_where_the_shell_has_left_it(recording, tmp_path, monkeypatch):
+    """``{ read line; fd-postproc inspect -; } < file``: what was read before is not read again."""
+    (tmp_path / "two").write_bytes(b"a line\n" + recording.read_bytes())
+    with open(tmp_path / "two", "rb", buffering=0) as file:
+        file.readline()
+        monkeypatch.setattr(streams, "_input", lambda: os.dup(file.fileno()))
+        with streams.open_input(streams.STANDARD) as opened:
+            assert opened.read() == recording.read_bytes()
 
 
 def test_record_and_replay_by_standard_streams(queue, queue_keys):

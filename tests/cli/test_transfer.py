@@ -183,11 +183,12 @@ def test_replay_refuses_what_the_queue_never_holds(run, queue, tmp_path):
     """It is shorter than kernel.msgmax: the kernel would have the sender wait."""
     queue.max_size = 4096
     with RecordingWriter(tmp_path / "a") as recording:
-        for size in (100, 4097):
-            recording.write(b"x" * size)
+        for size, mtype in (100, 1), (4097, 1), (4096, 1 << 31):
+            recording.write(b"x" * size, mtype)
     status, _, err = run("replay", tmp_path / "a", key_of(queue), "--timeout", "0.1")
     assert status == 1
-    assert "nothing was sent: 1 of 2 messages" in err
+    assert "nothing was sent: 2 of 3 messages" in err
+    assert "message 2: type 0x80000000 does not fit 31 bits" in err
     assert queue.current_messages == 0
 
 

@@ -1,6 +1,11 @@
 """What is written about something that happens thousands of times a second."""
 
 import os
+import random
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fd_postproc import queues
 from fd_postproc.ops.log_throttle import (
@@ -44,22 +49,42 @@ def test_the_first_of_each_kind_is_said_at_once_and_the_rest_summed_up_once_in_a
     assert len(lines) == 13
 
 
-def test_one_that_comes_now_and_then_is_said():
-    told, clock, lines = complaints()
-    for n in range(3):
-        told.tell("a", f"number {n}")
-        clock.now += 3 * SUMMARY_S
-    assert lines == ["number 0", "number 1", "number 2"]
+LINE = re.compile(r"[a-h]\d+(?: \((\d+) times in the last (\d+) s: .*\))?")
 
 
-def test_many_new_kinds_are_no_way_around_it():
+@given(st.integers(0, 1 << 32))
+def test_what_is_said_of_any_events(seed):
+    """All are counted; lines are a period apart, but for a few of new kinds; none is said late in silence."""
+    draw = random.Random(seed)
+    events = [
+        (draw.choice("abcdefgh"), draw.choice((0, 0, 0, 0, 1, 4, 11)), draw.random() < 0.1) for _ in range(60)
+    ]
     told, clock, lines = complaints()
-    for n in range(50):
-        told.tell(str(n), f"kind {n}")
-    assert len(lines) == MOST_FIRST
-    clock.now += SUMMARY_S
-    told.tell("50", "kind 50")
-    assert len(lines) == MOST_FIRST + 1
+    named, waiting, last, in_a_row, firsts = set(), [], -SUMMARY_S, 0, 0
+    for n, (kind, pause, flushes) in enumerate([*events, *[("a", SUMMARY_S, True)] * 2]):
+        clock.now += pause
+        silent, before = clock.now - last >= SUMMARY_S, len(lines)
+        waiting.append((kind, clock.now))
+        told.tell(kind, f"{kind}{n}")
+        if flushes:
+            told.flush()
+        if len(lines) == before:
+            assert not silent or len(waiting) > 1
+            assert kind in named or firsts >= MOST_FIRST
+            continue
+        (line,) = lines[before:]
+        last, in_a_row = clock.now, 0 if silent else in_a_row + 1
+        assert in_a_row <= MOST_FIRST
+        assert silent or kind not in named
+        times, seconds = LINE.fullmatch(line).groups()
+        if times:
+            assert int(times) == len(waiting)
+            assert int(seconds) >= clock.now - waiting[0][1]
+        said = waiting if times else waiting[-1:]
+        firsts = 0 if times else firsts + 1
+        named |= {kind for kind, _ in said}
+        waiting = waiting[: -len(said)]
+    assert not waiting
 
 
 def test_waiting_longer_and_longer():

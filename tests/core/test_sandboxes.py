@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
+from unittest.mock import Mock
 
 import pytest
 import sysv_ipc
@@ -137,8 +138,12 @@ def test_raw_messages_are_received_where_a_long_buffer_is_refused(default_limits
             assert queues.take_raw(queue) == (bytes(size), 7)
         assert queues.take_raw(queue) is None
         queue.remove()
+        anew = sysv_ipc.MessageQueue(queue.key, sysv_ipc.IPC_CREX)
+        anew.send(b"another's")
         with pytest.raises(sysv_ipc.ExistentialError):
             queues.take_raw(queue)
+        assert anew.current_messages == 1
+        anew.remove()
 
     in_a_child(work)
 
@@ -212,6 +217,19 @@ def test_proc_shows_processes_only(default_limits, queue):
     )
     assert done.returncode == 0, done.stderr
     assert "/proc/sys/kernel/msgmax is hidden, too: 8,192 bytes are assumed" in done.stderr
+
+
+def test_where_proc_is_hidden_no_queue_is_none_and_another_users_is_there(
+    default_limits, queue_key, monkeypatch
+):
+    monkeypatch.setattr(queues, "_TABLE", "/nowhere")
+    assert queues.list_queues() == []
+    msqid = queues.open_queue(queue_key)
+    assert [one.msqid for one in queues.list_queues()] == [msqid]
+    for code, error in (errno.EACCES, fp.QueuePermission), (errno.EINVAL, fp.QueueMissing):
+        monkeypatch.setattr(queues, "_msgctl", Mock(side_effect=OSError(code, "planted")))
+        with pytest.raises(error):
+            queues.inspect_queue(msqid)
 
 
 GVISOR = """

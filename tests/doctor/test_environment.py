@@ -41,6 +41,9 @@ from tests.lib.rows import each
         ("FD_POSTPROC_DIALECT", "auto", None),
         ("FD_POSTPROC_PEER", "compact/1", None),
         ("FD_POSTPROC_PEER", "compact/1,new/1,service/00008002", None),
+        *(("FD_POSTPROC_SILENCE", text, fault) for text, fault in (("0.09", "from 0.1"), ("0.1", None))),
+        *(("FD_POSTPROC_UNREACHABLE", text, fault) for text, fault in (("1.9", "from 2"), ("2", None))),
+        ("FD_POSTPROC_DISABEL", "", None),
         ("INFERENCE_MSG_QUEUE_ID", "", None),
         ("FD_POSTPROC_CUDA_BUFFERS", "", None),
     ],
@@ -130,6 +133,13 @@ def test_the_flight_recorders_folder(monkeypatch, tmp_path, kind, fault):
     assert (recorder.ring is None) == bool(fault)
     recorder.end()
     monkeypatch.setenv("FD_POSTPROC_FLIGHT", "0")
+    assert [one.code for one in check_environment()] == ["environment"]
+
+
+def test_one_of_two_folders_is_enough_for_the_flight_recorder(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        environment, "folders", lambda: [str(tmp_path / "none" / "below"), str(tmp_path / "good")]
+    )
     assert [one.code for one in check_environment()] == ["environment"]
 
 
@@ -252,6 +262,9 @@ def test_names_beside_ours_that_are_no_plug_in(site, monkeypatch):
         assert [
             one for one in doctor.examine(doctor.Scope(trial=False)) if one.code == "plugin-unknown"
         ] == found
+    site("alike", "1", "[fastdeploy.token_processor_plugins]\nfd_postprocs = other:get\n")
+    monkeypatch.setenv("FD_PLUGINS", "fd_postprocs;fd_posproc;another")
+    assert check_fastdeploy()[1].remedy == ("FD_PLUGINS=fd_postprocs,another,fd_postproc",)
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc;another")
     assert check_fastdeploy()[1].remedy == ("FD_PLUGINS=another,fd_postproc",)
 
@@ -309,6 +322,19 @@ def test_cuda_is_one_line(why, version, severity, words, monkeypatch, tmp_path):
     (found,) = check_cuda()
     assert (found.severity, found.code) == ("info", "cuda-off")
     assert "the save ops copy tensors to the host" in found.seen
+
+
+def test_only_the_newest_worker_of_a_queue_says_that_the_kernel_is_off(monkeypatch, tmp_path):
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
+    recorders = []
+    for queue_id, note in (7, "once"), (7, ""), (8, ""), (8, "off"):
+        recorders.append(Recorder.begin("worker", "topk", queue_id, logging.getLogger("tests"), size=1 << 14))
+        recorders[-1].note(note)
+    files = {str(one.path): one for one in recorders}
+    assert [one.seen for one in check_cuda() if one.code == "cuda-turned-off"] == ["off"]
+    assert len(files) == 4
+    for one in recorders:
+        one.end()
 
 
 def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):

@@ -4,7 +4,8 @@ import os
 import tempfile
 
 from fd_postproc import doctor, queues
-from fd_postproc.doctor import Scope
+from fd_postproc.doctor import Scope, snapshot
+from fd_postproc.doctor.processes import Place, User
 from tests.lib.waiting import until
 
 ID = 8002
@@ -15,9 +16,12 @@ def test_queues_are_recognised_by_their_keys(default_limits, run):
     spec = queues.open_queue(queues.locate("spec", ID))
     old = queues.open_queue(queues.locate("topk", ID, ftok="libc"))
     foreign = queues.open_queue(0x1234567)
+    largest = queues.open_queue(queues.locate("topk", 65535 + 256))  # a port and a rank
+    too_large = queues.open_queue(queues.locate("topk", 65535 + 257))
+    known = {queue.info.msqid: queue for queue in doctor.take(Scope()).queues}
+    assert set(known) == {shm, spec, old, largest}
+    queues.remove_queue(too_large)
     snapshot = doctor.take(Scope())
-    known = {queue.info.msqid: queue for queue in snapshot.queues}
-    assert set(known) == {shm, spec, old}
     assert [one.queue_id for one in known[shm].identities] == [ID]
     assert known[shm].channels(Scope()) == ("plain", "topk", "spec_topk")
     assert known[spec].channels(Scope()) == ("spec",)
@@ -55,12 +59,29 @@ def test_the_directory_of_a_process_that_uses_a_queue(default_limits, tmp_path, 
         if queues.locate("spec", ID, path=str(folder)) != key:
             break
     msqid = queues.open_queue(queues.locate("spec", ID, path=str(folder)))
-    assert [one.info.msqid for one in doctor.take(Scope(paths=(str(folder),))).queues] == [msqid]
+    scope = Scope(paths=(str(folder),), ids=frozenset([ID]), channels=("spec",))
+    assert [one.info.msqid for one in doctor.take(scope).queues] == [msqid]
+    (keys,) = [one for one in doctor.examine(scope) if one.code == "keys"]
+    assert [(one["path"], one["msqid"]) for one in keys.data["keys"]] == [(os.path.realpath(folder), msqid)]
     assert msqid not in [one.info.msqid for one in doctor.take(Scope()).queues]
     live_user(queues.inspect_queue(msqid).key, "q.send(bytes(8))\nq.receive()", cwd=folder)
     until(lambda: queues.inspect_queue(msqid).received_at)
     (found,) = [each for each in doctor.examine(Scope(ids=frozenset([ID]))) if each.code == "queue"]
     assert found.msqid == msqid
+
+
+def test_a_users_directory_comes_before_one_of_ours_that_agrees_by_chance(
+    default_limits, tmp_path, monkeypatch
+):
+    for name in "theirs", "ours":
+        (tmp_path / name).mkdir()
+    queues.open_queue(queues.locate("spec", ID, path=str(tmp_path / "theirs")))
+    both = [Place("cwd", 1, n, name, str(tmp_path / "theirs")) for n, name in enumerate(("theirs", "ours"))]
+    monkeypatch.setattr(snapshot, "last_user", lambda pid, used_at: User(7, 1, "alive"))
+    monkeypatch.setattr(snapshot, "places_of", lambda pid: both[:1])
+    monkeypatch.setattr(snapshot, "own_places", lambda scope: both[1:])
+    (found,) = doctor.take(Scope(ids=frozenset([ID]))).queues
+    assert "theirs" in found.subject
 
 
 def test_ids_that_share_a_key(default_limits):

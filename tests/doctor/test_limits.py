@@ -12,7 +12,7 @@ from fd_postproc._core import CHANNELS, payload_size
 from fd_postproc.core.layout import Layout
 from fd_postproc.doctor import Load, Scope
 from fd_postproc.doctor.limits import check_limits
-from fd_postproc.ops.needed_limits import example_step, fragments
+from fd_postproc.ops.needed_limits import example_step, fragments, wanted_limits
 from fd_postproc.queues import KernelLimits
 from tests.lib.doctoring import examined
 from tests.lib.rows import each
@@ -100,7 +100,9 @@ def test_sizes_are_those_of_encoded_steps():
 def test_compact_frames_always_fit():
     data = limit_findings(KernelLimits(8192, 16384, 32000))["spec_topk"].data
     assert data["compact"] == len(fp.encode(example_step("spec_topk", Load()), "compact"))
-    assert [fragments(size, 8192) for size in (8192, 8193)] == [1, 2]
+    body = 8192 - len(fp.encode(fp.Step.from_arrays("plain", [], []), "compact"))
+    sizes = 8192, 8193, 8192 + body, 8193 + body, 8192 + 7 * body, 8193 + 7 * body
+    assert [fragments(size, 8192) for size in sizes] == [1, 2, 2, 3, 8, 9]
     wide = limit_findings(KernelLimits(8192, 16384, 32000), load=Load(batch=300))
     assert (wide["spec"].data["packed"], wide["spec"].data["compact"] > 0) == (None, True)
 
@@ -134,6 +136,8 @@ def test_the_limits_themselves_fit():
     assert codes == ["limits-fit", "limits-too-small", "limits-hang", "limits-too-small"]
     found = limit_findings(KernelLimits(8192, 16384, 32000), stock=True)  # where FastDeploy's ops send
     assert [found[channel].severity for channel in ("plain", "topk")] == ["ok", "error"]
+    for full, wanted in (1 << 20, 20), ((1 << 20) + 1, 21), (1 << 22, 22), ((1 << 22) + 1, 23):
+        assert wanted_limits(full, KernelLimits(8192, 16384, 32000))[0] == f"kernel.msgmax={1 << wanted}"
     layout = Layout(max_draft=24)  # spec_topk's message is longer than the usual limit then
     found = limit_findings(KernelLimits(8192, 16384, 32000), layout=layout, stock=True)
     remedy, wanted = found["topk"].remedy[0].split(), payload_size("spec_topk", layout)

@@ -27,6 +27,8 @@ def test_the_last_file_that_sets_it_decides_by_its_name_in_whatever_folder(root)
     extra = root / "etc/systemd/logind.conf.d/50-ipc.conf"
     extra.write_text("[Login]\nRemoveIPC=no\n")
     assert check_logind(str(root), 54321) == []
+    (root / "etc/systemd/logind.conf").write_text("[Login]\nRemoveIPC=yes\n")  # the parts come after it
+    assert check_logind(str(root), 54321) == []
     extra.write_text("no section\n")  # ignored
     assert len(check_logind(str(root), 54321)) == 1
     extra.write_text("[Login]\nRemoveIPC=yes\n")

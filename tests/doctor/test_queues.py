@@ -10,7 +10,10 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc._core import payload_size
-from fd_postproc.doctor.processes import last_user
+from fd_postproc.doctor import queue_checks
+from fd_postproc.doctor.processes import User, last_user
+from fd_postproc.doctor.snapshot import Queue
+from fd_postproc.queues import QueueInfo
 from fd_postproc.support.process_stat import process_stat
 from tests.lib.children import python
 from tests.lib.doctoring import dead_user, examined, queue_user
@@ -95,6 +98,9 @@ def test_a_flood_of_small_messages(queue, size, floods):
         queue.send(bytes(size))
     found = examined(queue)
     assert ("queue-flood" in found) is floods
+    queue.receive()
+    queue.send(bytes(size))  # being read, it is the sender's fault where it is full, and it is not
+    assert [one.severity for code, one in examined(queue).items() if "flood" in code] == ["warning"] * floods
     if floods:
         assert f"256 messages of {size} bytes on average" in found["queue-flood"].seen
         assert f"process {os.getpid()} (" in found["queue-flood"].seen
@@ -159,6 +165,22 @@ def test_a_process_without_its_first_thread_lives(queue, live_user):
     user = live_user(queue.key, f"{thread}\nq.send(bytes(8))\nctypes.CDLL(None).pthread_exit(None)")
     until(lambda: process_stat(user.pid)[0] == "Z")
     assert examined(queue)["queue"].data["sender_state"] == "alive"
+
+
+@each("apart, is_read", [(-3, False), (-2, True), (0, True), (2, True), (3, False)])
+def test_whether_a_queue_is_being_read(apart, is_read):
+    """Its reader has taken a message when the last ones were sent: neither long before nor long after."""
+    info = QueueInfo(7, 7, 0o600, 0, 0, 0, None, 1, 1, 100 + apart, 100)
+    alive = User(1, 100, "alive")
+    assert Queue(info, (), True, alive, alive).being_read is is_read
+
+
+@each("me, mode, may_not", [(0, 0o600, False), (7, 0o600, True), (7, 0o606, False), (7, 0o660, True)])
+def test_who_may_not_use_a_queue(me, mode, may_not, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    nobody = User(0, 0, "nobody")
+    queue = Queue(QueueInfo(7, 7, mode, 1, 0, 0, None, 0, 0, 0, 0), (), True, nobody, nobody)
+    assert ("who may not use it" in queue_checks._access(queue)[0].seen) is may_not
 
 
 @each("seconds", [-3600, -1, 60, 1625, 3600])

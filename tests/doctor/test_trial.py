@@ -145,9 +145,12 @@ def test_a_difference_comes_with_its_remedy(monkeypatch):
     assert (found.code, found.severity) == ("plugin-disabled", "info")
 
 
-@each("change, ours", [("wrapped by traced", False), ("replaced by mine", False), ("new", True)])
+@each("change, ours", [
+    ("wrapped by traced", False), ("replaced by mine", False), ("new", True),
+    (f"wrapped by traced; {DIFFERENCE['reason']}", True),
+])  # fmt: skip
 def test_no_newer_version_is_promised_for_what_somebody_has_wrapped(monkeypatch, change, ours):
-    reason = DIFFERENCE["reason"] if ours else f"TokenProcessor.x is {change} (line 3 of y.py)"
+    reason = DIFFERENCE["reason"] if change == "new" else f"TokenProcessor.x is {change} (line 3 of y.py)"
     monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
     monkeypatch.setattr(trial, "report", lambda: {"decision": {**DIFFERENCE, "reason": reason}})
     (found,) = trial.check_trial()

@@ -108,6 +108,9 @@ QUIET = {  # entries, the time of the look, options, and what is found
     "what the health said of a dead worker is not said again by each look":
         ([*GOOD, event(104.0, Kind.UNHEALTHY, text=GONE), *looks(102.5, 130.5, state="")], 131.0, {},
          ["worker"]),
+    "a silence that the health did not see, long after one that it saw":
+        ([*GOOD, event(108.0, Kind.UNHEALTHY, text=SAID), *looks(102.5, 119.5), *steady(9, 120.0),
+          *looks(120.5, 129.5)], 129.6, {}, ["silent", "silent"]),
     "what the health said is not said twice":
         ([*GOOD, *looks(102.5, 109.5), event(108.0, Kind.UNHEALTHY, text=SAID)], 109.6, {}, ["silent"]),
 }  # fmt: skip
@@ -134,6 +137,12 @@ def test_who_used_the_queue_in_an_earlier_run_is_no_matter():
     for came, code in (refused, "malformed"), *((event(97.0, one, 1), "frames") for one in PIECES):
         assert {*codes([came, look(97.5, **earlier), *GOOD])} == {code, "two-readers"}
     assert {*codes([look(97.5, **earlier), *GOOD], overwritten=7)} == {"two-readers"}
+
+
+def test_a_worker_that_went_twice_is_gone_since_the_second_time():
+    entries = [*GOOD, *looks(102.5, 104.5, state=""), *looks(105.5, 107.5), *looks(108.5, 109.5, state="")]
+    (found,) = findings(Picture(flight(*entries), 109.6))
+    assert (found.code, found.at) == ("worker", 108.5)
 
 
 def test_a_process_that_died_in_a_step_is_said_to_have():
@@ -285,6 +294,9 @@ def test_no_end_because_the_worker_died():
     assert "process 50, which sent the last step, is gone while 2 requests run" in text
     _, text = lines(*running(), look(100.1), look(101.0, state="", running=1), now=160.0)
     assert "is gone while 1 request runs" in text
+    before = event(100.05, Kind.QUEUE_REMOVED, 77)  # and steps came since
+    _, text = lines(before, *running(), *steady(200, 100.2), look(102.1), now=103.0)
+    assert "What went wrong" not in text
 
 
 def test_it_was_preempted_and_came_back():
@@ -304,6 +316,8 @@ def test_a_request_by_the_id_of_the_clients_answer():
     picture = Picture(flight(event(100.0, Kind.SEATED, request_hash("chatcmpl-1_0"), slot=0)), 101.0)
     assert story_of(picture, "chatcmpl-1") == story_of(picture, "chatcmpl-1_0") is not None
     assert story_of(picture, "chatcmpl-1_1") is None
+    both = [event(100.0 + n, Kind.SEATED, request_hash("a" + "_0" * n), slot=n) for n in (1, 0)]
+    assert lines(*both)[0].events[0].slot == 0  # the one of just that name
 
 
 def test_its_beginning_was_overwritten():

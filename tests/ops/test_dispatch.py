@@ -140,6 +140,7 @@ def test_who_sends_first_tokens(logprobs, local, tensor_parallel, each, sends, w
 def test_who_sends_drafts(wire, ops_queue):
     requests = Requests(np.random.default_rng(1), 3, 2, 6)
     Worker(requests).send_draft(tensor_parallel_rank=1)
+    Worker(requests).send(message_flag=4, tensor_parallel_rank=1)  # the proposer is rank 0's
     Worker(requests, mp_rank=1).send_draft(save_each_rank=True)
     Worker(requests, logprobs=False).send_draft()  # an engine has no use for bare draft tokens
     assert ops_queue.waiting() == 0

@@ -169,7 +169,8 @@ def test_malformed_messages_are_counted_and_logged_once(send, complaints, caplog
     assert all(f"was process {os.getpid()} (" in text for text in texts)
 
 
-def test_a_removed_queue_is_made_again(send):
+def test_a_removed_queue_is_made_again(send, monkeypatch):
+    monkeypatch.setattr(receive, "_removals", None)  # who does not wait for a message never waits
     x = fresh("plain")[0]
     get("plain", [x], wait=False)
     sysv_ipc.MessageQueue(queues.locate("plain")).remove()

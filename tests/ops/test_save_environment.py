@@ -5,9 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fd_postproc as fp
 from fd_postproc import ops
+from fd_postproc.ops.environment import dialect_of, peer_understands
+from fd_postproc.support.environment import DIALECTS
 from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import saved, send, step_of
@@ -60,18 +64,10 @@ def test_a_bad_value(name, text, ops_queue, monkeypatch):
     "dialect, peer, op, batch, mtype",
     [
         (None, None, "save_output_topk", 3, 1),
-        ("auto", None, "save_output_topk", 3, 1),
         ("auto", "compact/1", "save_output_topk", 3, 2),
-        ("auto", "compact/1", "save_output", 3, 1),
-        ("auto", "compact/1", "speculate_save_output", 256, 1),
-        ("auto", "compact/1", "speculate_save_output", 257, 2),
         ("auto", "compact/1", "mtp_save_first_token", 257, 2),
-        (None, "compact/1", "speculate_save_output_topk", 3, 2),
-        (None, "compact/2", "save_output_topk", 3, 1),
-        (None, "other/1,compact/1", "save_output_topk", 3, 2),
-        ("packed", "compact/1", "save_output_topk", 3, 1),
+        (None, "other/1,compact/1", "speculate_save_output_topk", 3, 2),
         ("legacy", "compact/1", "save_output_topk", 3, 1),
-        ("compact", None, "save_output", 3, 2),
         ("compact", None, "speculate_save_output", 257, 2),
     ],
 )
@@ -87,6 +83,32 @@ def test_which_dialect(dialect, peer, op, batch, mtype, raised_limits, ops_queue
     step = ReferenceStep.from_step(fp.decode(payload, CHANNELS[op], mtype=mtype))
     expected = step_of(saved(op, *args, layout=wide), wide)
     assert step == replace(expected, dialect=step.dialect, seq=step.seq)
+
+
+WORDS = ("compact/1", "compact/10", "streams/3", "streams/3+drafts", "service/0000000a", "service/ffffffff")
+
+
+@given(
+    dialect=st.sampled_from(["", *DIALECTS]),
+    words=st.lists(st.sampled_from(WORDS), unique=True),
+    channel=st.sampled_from(["plain", "topk", "spec", "spec_topk"]),
+    slots=st.integers(1, 4),
+    spec_slots=st.integers(1, 4),
+    batch=st.integers(0, 5),
+)
+def test_the_choice_of_a_dialect(dialect, words, channel, slots, spec_slots, batch):
+    layout = replace(fp.GPU, max_batch=slots, spec_batch=spec_slots)
+    gains = channel in ("topk", "spec_topk") or batch > (spec_slots if channel == "spec" else slots)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FD_POSTPROC_DIALECT", dialect)
+        patch.setenv("FD_POSTPROC_PEER", ",".join(words))
+        assert {word for word in WORDS if peer_understands(word)} == set(words)
+        chosen = dialect_of(channel, batch, layout)
+    if dialect == "compact" or (dialect in ("", "auto") and "compact/1" in words and gains):
+        numbers = [int(word[8:], 16) for word in words if word.startswith("service/")]
+        assert chosen == ("compact", numbers[0] if numbers else 0)
+    else:
+        assert chosen == ("legacy" if dialect == "legacy" else "packed", 0)
 
 
 def test_the_queue_follows_the_environment(ops_queue, monkeypatch):

@@ -629,6 +629,12 @@ def test_a_wrapper_of_an_odd_kind_is_named_by_its_class(wrapper, name):
     assert called.foreign_layer(wrapper(traced)) is not None
 
 
+@each("module, is_foreign", [("paddle.utils", False), ("fastdeploy_ops", False), ("paddle_tracer", True)])
+def test_whose_function_an_op_is(module, is_foreign):
+    op = types.FunctionType(traced.__code__, {"__name__": module})
+    assert (called.foreign_layer(op) is op) == is_foreign
+
+
 @pytest.mark.framework
 def test_a_look_that_raises_shows(double, monkeypatch):
     """Nobody knows then what is wrapped: the gauge says so, the log once."""

@@ -27,6 +27,8 @@ for line in sys.stdin:
     what, *words = line.split()
     if what == "set":
         export(words[0], words[1], words[2], words[3] == "1")
+    elif what == "folder":
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = words[0]
     elif what == "sweep":
         sweep()
     elif what == "fork":
@@ -190,6 +192,18 @@ def test_the_number_of_an_ended_process_brings_nothing_back(start, samples):
         inside.end()
         neighbour.end()
     until(lambda: outside.tell("sweep") and samples() == {"unhealthy engine": 0})
+
+
+def test_a_folder_that_is_changed_later_has_what_comes_later(start, samples, tmp_path):
+    """FastDeploy names its folder after plug-ins were asked for, in some versions."""
+    process = start()
+    process.set("active", "side engine", 0)
+    (tmp_path / "service").rename(tmp_path / "before")
+    (tmp_path / "service").mkdir()
+    process.tell(f"folder {tmp_path / 'service'}/")
+    process.set("active", "side engine", 1)
+    process.tell("sweep")
+    assert samples() == {"active engine": 1}
 
 
 def test_files_of_others_stay(start, tmp_path):

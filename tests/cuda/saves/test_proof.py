@@ -5,6 +5,8 @@ import functools
 import itertools
 import logging
 import re
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -80,6 +82,20 @@ def test_the_kernel_is_used_once_it_has_proved_itself(op, dialect, auto, ops_que
             put(ops_queue, op, seed, dialect, kind, **keywords)
         assert (frames() - before, proof.compared - compared, proof.why_off) == (1, proofs.ENOUGH, "")
     assert told == [(False, "", CHANNELS[op]), (True, "", CHANNELS[op])]
+
+
+@each("differ", [0, 3])
+def test_messages_that_are_compared_later_change_nothing(differ, caplog):
+    """Several may be under way when the kernel has proved itself, or is turned off."""
+    caplog.set_level(logging.INFO, "fd_postproc")
+    caplog.clear()
+    proof, lane = proofs.Proof(), Mock(channel="plain", dialect="compact")
+    for n in range(proofs.ENOUGH + 9):
+        one = proofs.Comparison(proof, (lane,), "save_output", 1, SimpleNamespace(payload=b"made"))
+        one.expected = b"other" if 0 < n <= differ else b"made"
+        proof.judge(one)
+    assert (proof.compared, proof.differed) == ((2, 1) if differ else (proofs.ENOUGH + 9, 0))
+    assert len(caplog.records) == 1
 
 
 def test_each_op_and_size_proves_itself(auto, ops_queue, monkeypatch):

@@ -5,14 +5,17 @@ import ctypes
 import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops, queues
+from fd_postproc.errors import UnsentSave
 from fd_postproc.fastdeploy.worker.sending import SaveOp
-from fd_postproc.ops.device import saves
+from fd_postproc.ops.device import DeviceSaves, saves
+from fd_postproc.ops.proof import Comparison
 from tests.lib.device_saves import FLAG, KINDS, save
 from tests.lib.rows import each
 from tests.lib.save_cases import arguments
@@ -247,6 +250,51 @@ print(error_of(ops.flush, 10))
     assert "4 more saved messages were not sent" in told
     *_, counts, _, nothing = told.strip().splitlines()
     assert (counts, nothing) == ("20 0", "none")
+
+
+class FailsBetween:
+    """Stands in for the extension, whose thread fails a save after so many questions."""
+
+    def __init__(self, questions, kind):
+        self.left, self.errors = questions, [UnsentSave(0, kind, fp.CudaError("planted"), 0)]
+
+    def answer(self, before, after):
+        self.left -= 1
+        return before if self.left >= 0 else after()
+
+    def finished(self):
+        return self.answer(0, lambda: 1)
+
+    def take_error(self):
+        return self.answer(None, lambda: self.errors.pop() if self.errors else None)
+
+    def broken(self):
+        return False
+
+    def drain(self, deadline):
+        return True
+
+
+@each("kind, is_compared", [("layout", False), ("driver", False), ("driver", True)])
+@each("questions", range(6))
+def test_an_error_counts_once_whenever_the_thread_meets_it(questions, kind, is_compared):
+    """One of the driver's turns the kernel off, also where its message was only compared."""
+    device, lane = DeviceSaves(), SimpleNamespace(msqid=1, channel="plain", key=1)
+    device.extension, device.lanes = FailsBetween(questions, kind), [lane]
+    device.proof.mode = "auto"
+    comparison = Comparison(device.proof, (lane,), "save_output", 1, None) if is_compared else None
+    device._records.append((0, None, lane, (comparison, None, None)))
+    raised = 0
+    for _ in range(6):
+        try:
+            device.flush(0)
+        except ValueError:
+            raised += 1
+    assert (raised, bool(device.proof.why_off), len(device._records)) == (
+        kind == "layout",
+        kind == "driver",
+        0,
+    )
 
 
 def test_a_removed_queue_is_told_and_made_anew(ops_queue):

@@ -32,7 +32,7 @@ def message(*names):
 
 
 class Stream:
-    """Restates aiozmq's stream: items are messages, or errors that reading raises."""
+    """Restates aiozmq's stream: items are messages, seconds of silence, or errors that reading raises."""
 
     def __init__(self, items):
         self.items = list(items)
@@ -42,6 +42,9 @@ class Stream:
         while not self.items:
             await asyncio.sleep(3600)
         item = self.items.pop(0)
+        if isinstance(item, float):  # seconds in which nothing comes
+            await asyncio.sleep(item)
+            return await self.read()
         if isinstance(item, Exception):
             raise item
         return [item]
@@ -215,6 +218,17 @@ def test_one_that_ends_at_once_ends_its_streams(utils):
     assert alive
     assert ended(*got[A])
     assert [ended(got["chatcmpl-b"][0]), len(got["chatcmpl-b"])] == [True, 2]
+
+
+def test_a_run_that_works_ends_a_row_of_short_ones(utils):
+    utils.install(False)
+    short, works = (
+        [OSError("planted")] * (dispatcher.SHORT_RUNS - 1),
+        [dispatcher.SHORT_S, OSError("planted")],
+    )
+    assert received(utils, (works + short[1:]) * 3) == (True, {"a": []})
+    _, got = received(utils, works + short)
+    assert ended(*got["a"])
 
 
 @each("failures, ends", [(dispatcher.TRIES - 1, False), (dispatcher.TRIES, True)])

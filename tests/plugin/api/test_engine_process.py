@@ -13,7 +13,7 @@ import pytest
 from fd_postproc.fastdeploy.api import engine_process
 from fd_postproc.fastdeploy.api.engine_process import REFUSED, Unknown, listener, socket_file
 from fd_postproc.support import process_stat
-from fd_postproc.support.process_stat import KnownProcess
+from fd_postproc.support.process_stat import KnownProcess, listens
 from tests.lib.children import python
 from tests.lib.restores import restores
 from tests.lib.rows import each
@@ -163,6 +163,7 @@ def test_no_socket_another_kind_of_file_and_one_that_is_made_anew(tmp_path):
     with pytest.raises(Unknown, match=r"a\.socket: ENOENT"):
         listener(path)
     assert socket_file(path) is None
+    assert not listens(path)
     (tmp_path / "file").write_text("")
     with pytest.raises(Unknown, match="file: ECONNREFUSED"):
         listener(str(tmp_path / "file"))

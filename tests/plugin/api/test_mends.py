@@ -326,6 +326,7 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
     assert array_readers.has_announced(path, array_readers.JOINED) == takes
     assert joined_results.are_expected() == takes
     joined_results.withdraw()
+    assert joined_results.are_expected() == takes  # some are on their way
     assert not array_readers.has_announced(path, array_readers.JOINED)
     client.data_processor = Processor(*pair)  # FastDeploy's own
     assert joined_results.settle(client, views.why_not_joined)

@@ -82,6 +82,7 @@ def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
     assert totals.as_dict()[trouble] == 3
     whose = "(3 of sender 00000000000000ff, from which 1,200 came and number 1,203 is due)"
     assert caplog.text.count("queue msqid:7 (spec): frames") == caplog.text.count(whose) == 1
+    assert "0 of sender" not in caplog.text
 
 
 def test_exported_counters_follow_once_in_a_period():
