@@ -16,11 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ...ops.log_throttle import Backoff, Complaints
+from ..events.counters import count
+from ..events.gauges import export
+from ..events.log import api_log
 from ..gate import replacements
 from ..gate.judgements import gate
-from ..gate.seams import Refused
-from ..gauges import export
-from ..logs import api_log, count
+from ..gate.seams import NotPlain
 from .connections import NoResults, take_turns
 
 TRIES = 6  # for a message that does not fit into memory, within about a second
@@ -72,11 +73,7 @@ class Dispatcher:
 
     def count(self, outcome: str, requests: int = 1) -> None:
         """Count requests that were ``ended`` or ``refused``."""
-        count(
-            "dispatcher_down_requests",
-            "Requests that fd_postproc ended or refused because an API process could not receive results",
-            "outcome", outcome, requests,
-        )  # fmt: skip
+        count("dispatcher_down_requests", outcome, requests)
 
     def go_down(self, reason: str) -> None:
         """End every stream that waits, since its results may be lost; refuse requests for a while."""
@@ -226,11 +223,7 @@ _complaints = Complaints(lambda text: api_log().error(f"fd_postproc: dispatcher:
 
 def _fault(kind: str, text: str | Callable[[], str]) -> None:
     """Count a fault after which the dispatcher goes on, and log it, throttled."""
-    count(
-        "api_dispatcher_faults",
-        "Faults after which an API process's dispatcher went on: what could not be read, or raised",
-        "kind", kind,
-    )  # fmt: skip
+    count("api_dispatcher_faults", kind)
     _complaints.tell(kind, text)
 
 
@@ -248,7 +241,7 @@ def install(module: Any) -> Callable[[], None]:
     cls = module.DealerConnectionManager
     stock = {name: vars(cls)[name] for name in COROUTINES if name in vars(cls)}
     if not stock:
-        raise Refused(f"this FastDeploy has none of {', '.join(COROUTINES)}")
+        raise NotPlain(f"this FastDeploy has none of {', '.join(COROUTINES)}")
     changes: list[tuple[Any, str, Any]] = [
         (module, "main_process_metrics", _BestEffortMetrics(module.main_process_metrics))
     ]

@@ -15,14 +15,14 @@ from typing import Any
 
 from ...support.environment import ENGINE_WATCHDOG, is_on
 from ...support.process_stat import KnownProcess
-from ..code_watch import CodeWatch
-from ..fallback import Guard
+from ..events.code_watch import CodeWatch
+from ..events.counters import count
+from ..events.gauges import export, sweep
+from ..events.guard import Guard
+from ..events.log import api_log
 from ..gate import called, replacements
-from ..gate.seams import API
-from ..gauges import export, sweep
+from ..gate.seams import API, NotPlain
 from ..loading import when_loaded
-from ..logs import api_log, count
-from ..notes import NotPlain
 from .connections import NoResults, RequestMap
 from .dispatcher import Dispatcher, down_dispatcher
 from .engine_process import Unknown, Unnumbered, listener, socket_file
@@ -91,11 +91,7 @@ class Watchdog:
 
     def count(self, outcome: str, requests: int = 1) -> None:
         """Count requests that were ``ended`` or ``refused``."""
-        count(
-            "engine_gone_requests",
-            "Requests that fd_postproc ended or refused because the engine's process was gone",
-            "outcome", outcome, requests,
-        )  # fmt: skip
+        count("engine_gone_requests", outcome, requests)
 
     def _run(self) -> None:
         try:

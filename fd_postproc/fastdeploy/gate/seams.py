@@ -18,8 +18,8 @@ ENGINE, API, WORKER = "engine", "api", "worker"
 PACKAGE = "fastdeploy."
 
 
-class Refused(Exception):
-    """Raised when FastDeploy's own object stays in its place; the text says why."""
+class NotPlain(Exception):
+    """Raised for code or an object of FastDeploy's that does more than is known here; it stays in use."""
 
 
 @dataclass(frozen=True)

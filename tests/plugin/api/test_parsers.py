@@ -15,7 +15,7 @@ from fd_postproc.fastdeploy.api.text import parsers, views, ways
 from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
-from fd_postproc.fastdeploy.notes import forget, noted
+from fd_postproc.fastdeploy.events.counters import forget, noted
 from tests.lib import restated_parsers
 from tests.lib.fakes import TwoOfThree
 from tests.lib.known import remember

@@ -12,7 +12,7 @@ import pytest
 
 from fd_postproc.fastdeploy.api import connections, engine_process, watchdog
 from fd_postproc.fastdeploy.api.watchdog import EngineGone, Watchdog
-from fd_postproc.fastdeploy.notes import NotPlain
+from fd_postproc.fastdeploy.gate.seams import NotPlain
 from fd_postproc.support.process_stat import KnownProcess
 from tests.lib.restores import restores
 from tests.lib.rows import each

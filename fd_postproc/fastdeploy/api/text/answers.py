@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...fallback import Guard
-from ...logs import api_log
+from ...events.guard import Guard
+from ...events.log import api_log
 from . import mends
 from .answer_text import AnswerText
 from .behind import Behind

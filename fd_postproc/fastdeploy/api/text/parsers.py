@@ -7,11 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ...fallback import Guard
+from ...events.guard import Guard
+from ...events.log import api_log
 from ...gate import replacements
+from ...gate.seams import NotPlain
 from ...loading import is_serving
-from ...logs import api_log
-from ...notes import NotPlain
 from .answers import Answers, answers_of
 from .joined_results import withdraw
 from .views import STREAMED, Processors, keep

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from ..health.counters import Reports
+from ...events.totals import Reports
 from .draft_gauges import DraftGauges
 from .journal import Journal
 from .recording import Recording
