@@ -1,7 +1,6 @@
 """Guards of the seams: what of ours raises falls back to FastDeploy's own object, is logged and counted.
 
-The code at a seam catches the exception, calls FastDeploy's own, and tells its `Guard`.  Standard library
-only, as `seams`.
+The code at a seam catches the exception, calls FastDeploy's own, and calls `Guard.failed`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from ...support.environment import LOG_STATS
 from .counters import counter
 
 EXPORT_S = 5.0  # seconds between two updates of what is exported
-PIECES_CHECK_S = 5.0  # seconds between two looks at what comes without a step: pieces of frames
 NAMES = {
     "steps": "Decode steps that were processed",
     "results": "Results that were made",
@@ -135,15 +134,6 @@ class Reports:
             self._log_period = math.inf
             logger.error(f"fd_postproc: {error}; no statistics are logged")
         self._log_due = time.monotonic() + self._log_period
-
-    def patience(self, now: float) -> float | None:
-        """Seconds until `refresh` is due, at most an hour; None if it is not, without news."""
-        totals = self._counters.as_dict()
-        untold = any(totals[name] != told for name, told in self._told.items())
-        due = min(self._log_due, self._due if untold else math.inf)
-        if self._counters.receiver is not None:
-            due = min(due, now + PIECES_CHECK_S)
-        return None if due == math.inf else min(max(due - now, 0.0), 3600.0)
 
     def refresh(self, now: float) -> None:
         """Update the exported counters, once in `EXPORT_S`, and log when it is due."""

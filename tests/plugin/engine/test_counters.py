@@ -12,7 +12,6 @@ import pytest
 from fd_postproc.fastdeploy.engine.results._results import Stages
 from fd_postproc.fastdeploy.events.totals import (
     EXPORT_S,
-    PIECES_CHECK_S,
     RECEIVED,
     Counters,
     Reports,
@@ -55,7 +54,6 @@ def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
     totals = Counters(Stages())
     reports = Reports(totals, logging.getLogger("test"))
     totals.follow(SimpleNamespace(stats=dict.fromkeys(RECEIVED, 0), msqid=7, channel="spec"))
-    assert reports.patience(1.0) == PIECES_CHECK_S
     for incomplete in range(0, 300, 3):
         totals.receiver.stats["incomplete"] = incomplete
         reports.refresh(1.0 + incomplete)
@@ -90,13 +88,10 @@ def test_exported_counters_follow_once_in_a_period():
     reports = Reports(totals, logging.getLogger("test"))
     reports.refresh(100.0)
     before = prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total")
-    assert reports.patience(101.0) is None  # all is told
     for _ in range(3):
         totals.stages.end_put([None], None)
-    assert reports.patience(101.0) == EXPORT_S - 1
     reports.refresh(101.0)
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before  # not yet
-    assert reports.patience(100.0 + 2 * EXPORT_S) == 0.0
     reports.refresh(100.0 + EXPORT_S)
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before + 3
 
@@ -108,7 +103,6 @@ def test_the_log_gets_a_line_when_it_is_time(monkeypatch, caplog):
     reports, now = Reports(Counters(Stages()), logger), time.monotonic()
     reports.refresh(now)
     assert caplog.messages == []
-    assert 50 < reports.patience(now) <= 60
     reports.refresh(now + 60)
     assert len(caplog.messages) == 1
     assert "0 steps" in caplog.messages[0]
