@@ -67,11 +67,14 @@ def _put_in(name: str, module: Any) -> None:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Have the class of ``engine_client`` report the server's start; return a function that restores."""
+    """Have the client that connects begin the watchdog, and report the start; return what restores."""
     from ..events.guard import Guard
     from ..events.log import api_log
     from ..gate import replacements
+    from ..gate.judgements import gate
+    from ..gate.seams import SEAMS
     from ..loading import is_serving
+    from .watchdog import watch
 
     guard = Guard("api start", api_log, most=None)  # FastDeploy's own runs in any case
 
@@ -83,6 +86,8 @@ def install(module: Any) -> Callable[[], None]:
         outcome = stock(client, *arguments, **options)
         try:
             if is_serving():
+                if gate.is_taken(SEAMS["api watchdog"]):
+                    watch(client)
                 started()
                 _settle_joined_results(client)
         except Exception as error:

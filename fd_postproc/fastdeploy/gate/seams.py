@@ -385,7 +385,6 @@ _ROWS = (
         API,
         (_CLIENT,),
         (
-            "EngineClient.create_zmq_client",
             "EngineClient.add_requests",
             "EngineClient.check_health",
             "EngineClient.run_control_method",
@@ -435,7 +434,7 @@ _ROWS = (
         "api parsers",
         API,
         _INPUTS,
-        ("*.__init__", "*.process_response_dict_streaming", "*.process_response_dict_normal"),
+        ("*.process_response_dict_streaming", "*.process_response_dict_normal"),
         "api.text.parsers:install",
         "Each parser's code, and random answers, which are parsed both ways.",
         "known parsers are given an excerpt of the answer so far, and results of several tokens in pieces",

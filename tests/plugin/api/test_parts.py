@@ -9,7 +9,7 @@ import pytest
 
 from fd_postproc import doctor
 from fd_postproc.doctor import Finding, Scope
-from fd_postproc.fastdeploy.api import entry
+from fd_postproc.fastdeploy.api import entry, watchdog
 from fd_postproc.fastdeploy.events import gauges, guard
 from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.fastdeploy.gate.seams import API, SEAMS
@@ -78,7 +78,8 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     monkeypatch.setattr("fd_postproc.fastdeploy.events.log.api_log", lambda: logging.getLogger("fd_postproc"))
     taken = {seam.name for seam in PARTS.values() if not seam.is_program}
     monkeypatch.setattr(gate, "_taken", taken)
-    put_in = []
+    put_in, watched = [], []
+    monkeypatch.setattr(watchdog, "watch", watched.append)
     monkeypatch.setattr(gate, "put_in", lambda seam, one: put_in.append((seam, one)) or "another kind")
 
     cls = engine_client()
@@ -96,6 +97,7 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
         assert asyncio.run(serve()) == (1, 2)
     restore()
     assert not hasattr(cls.create_zmq_client, "__wrapped__")
+    assert [type(one) for one in watched] == [cls]  # the one that serves
     assert put_in == [(PARTS[name], main) for name in programs]
     assert "leaves api responses to FastDeploy: another kind" in caplog.text
     assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}
