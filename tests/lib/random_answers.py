@@ -182,7 +182,7 @@ def everything(sides, methods, answer, state, method):
 
 def same(draw, wanted):
     from fd_postproc.fastdeploy.api.text import excerpt
-    from fd_postproc.fastdeploy.notes import forget, noted
+    from fd_postproc.fastdeploy.events.counters import forget, noted
 
     make, (thinks, calls) = maker(), parsers_of_fastdeploy()
     told = {"played": {}, "wrong": [], "quick": {}, "left": set()}

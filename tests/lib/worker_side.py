@@ -14,7 +14,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc._core import payload_size
-from fd_postproc.fastdeploy import logs
+from fd_postproc.fastdeploy.events import log
 from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.fastdeploy.worker import warmup
 from fd_postproc.fastdeploy.worker.sending import SaveOp
@@ -79,7 +79,7 @@ def restore_save_ops():
                 bound = vars(module).get(op)
                 if isinstance(bound, SaveOp):
                     setattr(module, op, bound.original)
-    logging.getLogger("fd_postproc").removeHandler(logs._forward)
+    logging.getLogger("fd_postproc").removeHandler(log._forward)
 
 
 # ---- FastDeploy's own ops, as its packed builds have them -------------------------------------------

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from fd_postproc.fastdeploy import code_watch, logs
+from fd_postproc.fastdeploy.events import code_watch, log
 from fd_postproc.fastdeploy.gate import called, data, judgements, record
 from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.fastdeploy.gate.seams import ENGINE, SEAMS
@@ -235,11 +235,11 @@ def test_a_record_that_cannot_be_read_is_logged(text, monkeypatch, tmp_path):
     packages = record.read()
     monkeypatch.setenv("FD_POSTPROC_KNOWN", str(file))
     assert record.read() == packages
-    monkeypatch.setattr(logs, "_complaints", {})
-    log = Mock()
-    logs.tell_variables(log)
+    monkeypatch.setattr(log, "_complaints", {})
+    to = Mock()
+    log.tell_variables(to)
     fault = "cannot be read: No such file" if text is None else "holds nothing that"
-    (told,) = log.error.call_args.args
+    (told,) = to.error.call_args.args
     assert f"FD_POSTPROC_KNOWN='{file}' {fault}" in told
 
 

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from fd_postproc.fastdeploy import gauges
 from fd_postproc.fastdeploy.engine import activation
+from fd_postproc.fastdeploy.events import gauges
 from tests.lib.children import python
 from tests.lib.rows import each
 from tests.lib.waiting import until
@@ -19,8 +19,8 @@ from tests.lib.waiting import until
 PROCESS = """
 import os, signal, sys
 from prometheus_client import Gauge
-from fd_postproc.fastdeploy import gauges
-from fd_postproc.fastdeploy.gauges import export, sweep
+from fd_postproc.fastdeploy.events import gauges
+from fd_postproc.fastdeploy.events.gauges import export, sweep
 gauges.SWEEP_S = 0
 foreign = Gauge("foreign", "one of FastDeploy's", multiprocess_mode="livesum")
 for line in sys.stdin:
@@ -153,7 +153,7 @@ def test_a_forked_child_repeats_nothing_and_holds_nothing(start, samples):
 OWN = """
 import os
 from prometheus_client import REGISTRY
-from fd_postproc.fastdeploy.gauges import export
+from fd_postproc.fastdeploy.events.gauges import export
 def own():
     found = [REGISTRY.get_sample_value("fd_postproc_unhealthy", {"reason": one}) for one in ("a", "b")]
     print(*found, flush=True)

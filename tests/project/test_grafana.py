@@ -74,8 +74,7 @@ PAGE = """
 import json, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import REGISTRY, Counter, Gauge, generate_latest
-from fd_postproc.fastdeploy import gauges
-from fd_postproc.fastdeploy.engine.health import counters
+from fd_postproc.fastdeploy.events import counters, gauges, totals
 
 class Page(BaseHTTPRequestHandler):
     def do_GET(self):  # plain text always, as FastDeploy's; in OpenMetrics a name loses its colon
@@ -86,7 +85,7 @@ class Page(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-rising = [*counters._prometheus_counters().values()]
+rising = [counters.counter(*one) for one in totals.NAMES.items()]
 for name in json.loads(sys.argv[1]):
     rising.append((Counter if name.endswith("_total") else Gauge)(name, "one of FastDeploy's"))
 for name in gauges.ABOUT:

@@ -23,7 +23,7 @@ from fd_postproc.fastdeploy.api import lane
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
-from fd_postproc.fastdeploy.fallback import Guard
+from fd_postproc.fastdeploy.events.guard import Guard
 
 from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value
 from .quiet import SILENT, Quiet

@@ -8,7 +8,7 @@ import types
 
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
 from fd_postproc.fastdeploy.api.text.known_parsers import REASONING, TOOLS, marks_in
-from fd_postproc.fastdeploy.notes import NotPlain
+from fd_postproc.fastdeploy.gate.seams import NotPlain
 
 from .quiet import SILENT, Quiet
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..._version import __version__
-from ..gate.seams import left_text
-from ..logs import api_log, export_active, warn
-from ..notes import NotPlain
-from . import counters
+from ..events.gauges import export_active
+from ..events.log import api_log, warn
+from ..gate.seams import NotPlain, left_text
 from .chunks.building_blocks import Blocks, blocks_of, install
 
 WHAT = {"serving_chat": "chat completions", "serving_completion": "completions"}
@@ -18,7 +17,6 @@ def settle(module: Any) -> str | None:
     """Install our parts in ``serving_chat`` or ``serving_completion``; return why FastDeploy's own stay."""
     blocks, reason = decide(module)
     log, what = api_log(), WHAT[module.__name__.rpartition(".")[2]]
-    counters.begin()
     export_active("api", blocks is not None)
     if blocks is None:
         warn(log, f"API side falls back, FastDeploy's own code writes the {what}: {reason}")

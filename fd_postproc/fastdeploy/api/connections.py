@@ -21,10 +21,11 @@ from typing import Any
 
 from ...support.environment import GC, is_on
 from ..array_readers import announce
-from ..fallback import Guard
+from ..events.counters import note
+from ..events.guard import Guard
+from ..events.log import api_log
 from ..gate import replacements
-from ..logs import api_log
-from ..notes import NotPlain, note
+from ..gate.seams import NotPlain
 
 MOST_HELD = 4096  # early groups of results, over all requests
 MOST_BYTES = 64 << 20  # of their memory, the ids of their requests included

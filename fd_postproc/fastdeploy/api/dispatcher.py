@@ -16,12 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ...ops.log_throttle import Backoff, Complaints
+from ..events.counters import count
+from ..events.gauges import export
+from ..events.log import api_log
 from ..gate import replacements
 from ..gate.judgements import gate
-from ..gate.seams import Refused
-from ..gauges import export
-from ..logs import api_log, count
-from .connections import NoResults, take_turns
+from ..gate.seams import NotPlain
+from .connections import take_turns
+from .outage import Outage
 
 TRIES = 6  # for a message that does not fit into memory, within about a second
 DOWN_S = 5.0  # after the last fault that has ended streams, in which requests are refused
@@ -39,7 +41,7 @@ class DispatcherDown(Exception):
     """Error for a request whose results cannot be received."""
 
 
-class Dispatcher:
+class Dispatcher(Outage):
     """State of a connection manager's dispatcher: whether it is down, and its loop.
 
     Parameters
@@ -49,12 +51,14 @@ class Dispatcher:
         FastDeploy's ``openai.utils``, whose names are looked up at each use.
     """
 
+    reason, counter, error = "dispatcher", "dispatcher_down_requests", DispatcherDown
+
     def __init__(self, manager: Any, module: Any) -> None:
+        super().__init__()
         self._manager, self._module = manager, module
         self._loop = asyncio.get_running_loop()
         self._alarm_ends = self._down_ends = 0.0
         self._reason = ""
-        self._ended: dict[str, Any] = {}  # by request: the queue that has been given `NoResults`
         export("unhealthy", "reason", "dispatcher", False)
 
     @property
@@ -70,30 +74,16 @@ class Dispatcher:
             "This request cannot be answered; send it again."
         )
 
-    def count(self, outcome: str, requests: int = 1) -> None:
-        """Count requests that were ``ended`` or ``refused``."""
-        count(
-            "dispatcher_down_requests",
-            "Requests that fd_postproc ended or refused because an API process could not receive results",
-            "outcome", outcome, requests,
-        )  # fmt: skip
-
     def go_down(self, reason: str) -> None:
         """End every stream that waits, since its results may be lost; refuse requests for a while."""
         self._reason, self._down_ends = reason, self._loop.time() + DOWN_S
         self._alarm(f"{reason}; streams end with an error, requests are refused")
-        waiting = dict(self._manager.request_map.items())
-        streams = [queue for name, queue in waiting.items() if self._ended.get(name) is not queue]
-        for queue in streams:
-            queue.put_nowait(NoResults(DispatcherDown(self.text)))
-        self._ended = waiting
-        self.count("ended", len(streams))
+        self.end_streams(self._manager.request_map)
 
     def _alarm(self, text: str) -> None:
         """Set the gauge, until `DOWN_S` after the last alarm."""
         if not self._alarm_ends:
-            api_log().error(f"fd_postproc: unhealthy (dispatcher): {text}")
-            export("unhealthy", "reason", "dispatcher", True)
+            self.has_begun(text)
             self._loop.call_later(DOWN_S, self._end_alarm)
         self._alarm_ends = self._loop.time() + DOWN_S
 
@@ -103,9 +93,7 @@ class Dispatcher:
             self._loop.call_later(rest, self._end_alarm)
             return
         self._alarm_ends = 0.0
-        self._ended = {}
-        export("unhealthy", "reason", "dispatcher", False)
-        api_log().info("fd_postproc: healthy again: the dispatcher receives results")
+        self.is_over(": the dispatcher receives results")
 
     # ---- our loop, instead of FastDeploy's
 
@@ -226,11 +214,7 @@ _complaints = Complaints(lambda text: api_log().error(f"fd_postproc: dispatcher:
 
 def _fault(kind: str, text: str | Callable[[], str]) -> None:
     """Count a fault after which the dispatcher goes on, and log it, throttled."""
-    count(
-        "api_dispatcher_faults",
-        "Faults after which an API process's dispatcher went on: what could not be read, or raised",
-        "kind", kind,
-    )  # fmt: skip
+    count("api_dispatcher_faults", kind)
     _complaints.tell(kind, text)
 
 
@@ -248,7 +232,7 @@ def install(module: Any) -> Callable[[], None]:
     cls = module.DealerConnectionManager
     stock = {name: vars(cls)[name] for name in COROUTINES if name in vars(cls)}
     if not stock:
-        raise Refused(f"this FastDeploy has none of {', '.join(COROUTINES)}")
+        raise NotPlain(f"this FastDeploy has none of {', '.join(COROUTINES)}")
     changes: list[tuple[Any, str, Any]] = [
         (module, "main_process_metrics", _BestEffortMetrics(module.main_process_metrics))
     ]

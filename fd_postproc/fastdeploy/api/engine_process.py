@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ...support.process_stat import KnownProcess, listens
-from ..logs import api_log
+from ..events.log import api_log
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 REFUSED = 4  # looks in a row, after which an engine without a number has ended

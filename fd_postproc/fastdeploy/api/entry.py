@@ -22,7 +22,7 @@ def register() -> None:
     """
     try:
         from ...support.environment import API, DISABLE, is_on
-        from ..logs import tell_variables
+        from ..events.log import tell_variables
 
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
@@ -47,10 +47,10 @@ _told: set[tuple[str, str]] = set()  # parts that are left, and why
 def _put_in(name: str, module: Any) -> None:
     """Register a part of the plug-in to run when a module has been imported."""
     try:
+        from ..events.gauges import report
+        from ..events.log import api_log
         from ..gate.judgements import gate
         from ..gate.seams import API, API_PARTS, SEAMS
-        from ..gauges import report
-        from ..logs import api_log
 
         seam = API_PARTS[name]
         reason = gate.put_in(seam, module)
@@ -67,11 +67,14 @@ def _put_in(name: str, module: Any) -> None:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Have the class of ``engine_client`` report the server's start; return a function that restores."""
-    from ..fallback import Guard
+    """Have the client that connects begin the watchdog, and report the start; return what restores."""
+    from ..events.guard import Guard
+    from ..events.log import api_log
     from ..gate import replacements
+    from ..gate.judgements import gate
+    from ..gate.seams import SEAMS
     from ..loading import is_serving
-    from ..logs import api_log
+    from .watchdog import watch
 
     guard = Guard("api start", api_log, most=None)  # FastDeploy's own runs in any case
 
@@ -83,6 +86,8 @@ def install(module: Any) -> Callable[[], None]:
         outcome = stock(client, *arguments, **options)
         try:
             if is_serving():
+                if gate.is_taken(SEAMS["api watchdog"]):
+                    watch(client)
                 started()
                 _settle_joined_results(client)
         except Exception as error:
@@ -103,10 +108,10 @@ def _settle_joined_results(client: Any) -> None:
 
 def started() -> None:
     """Install what needs the running program, which ``python -m`` names ``__main__``; set the gauges."""
-    from ..code_watch import report_known
+    from ..events.code_watch import report_known
+    from ..events.gauges import report
     from ..gate.judgements import gate
     from ..gate.seams import API, API_PARTS
-    from ..gauges import report
 
     main = sys.modules.get("__main__")
     program = getattr(getattr(main, "__spec__", None), "name", None)

@@ -27,11 +27,12 @@ import weakref
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from ..fallback import Guard
+from ..events.counters import note
+from ..events.guard import Guard
+from ..events.log import api_log
 from ..gate import replacements
 from ..gate.judgements import gate
-from ..logs import api_log
-from ..notes import NotPlain, note
+from ..gate.seams import NotPlain
 from .chunks._chunks import FloatStyle, Template, Unknown, note_unwritten
 from .chunks.model_fields import float_style
 from .connections import Inbox, NoResults, registering

@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ..fallback import Guard
+from ..events.guard import Guard
+from ..events.log import api_log
 from ..gate import replacements
-from ..logs import api_log
-from ..notes import NotPlain
+from ..gate.seams import NotPlain
 from .chunks._chunks import Unknown, note_unwritten
 from .chunks.whole_answers import Dump, dump_late
 

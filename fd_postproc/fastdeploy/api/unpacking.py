@@ -10,10 +10,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ..fallback import Guard
+from ..events.counters import note
+from ..events.guard import Guard
+from ..events.log import api_log
 from ..gate import replacements
-from ..logs import api_log
-from ..notes import NotPlain, note
+from ..gate.seams import NotPlain
 from .chunks._chunks import ARRAY, Unknown, lists_of, unpack
 
 DISPATCHER = "_dispatch_batch_responses"

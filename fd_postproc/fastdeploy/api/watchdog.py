@@ -15,17 +15,17 @@ from typing import Any
 
 from ...support.environment import ENGINE_WATCHDOG, is_on
 from ...support.process_stat import KnownProcess
-from ..code_watch import CodeWatch
-from ..fallback import Guard
+from ..events.code_watch import CodeWatch
+from ..events.gauges import export, sweep
+from ..events.guard import Guard
+from ..events.log import api_log
 from ..gate import called, replacements
-from ..gate.seams import API
-from ..gauges import export, sweep
+from ..gate.seams import API, NotPlain
 from ..loading import when_loaded
-from ..logs import api_log, count
-from ..notes import NotPlain
-from .connections import NoResults, RequestMap
-from .dispatcher import Dispatcher, down_dispatcher
+from .connections import RequestMap
+from .dispatcher import down_dispatcher
 from .engine_process import Unknown, Unnumbered, listener, socket_file
+from .outage import Outage
 
 LOOK_S = 0.5  # between two checks of the engine's process
 GRACE_S = 1.0  # after its death, in which the streams still get results that were sent before
@@ -39,7 +39,7 @@ ANSWERS = {
 }
 """The class of each module, and its method that answers a request."""
 
-METHODS = ("create_zmq_client", "add_requests", "check_health", "run_control_method")
+METHODS = ("add_requests", "check_health", "run_control_method")
 """Methods of FastDeploy's engine client that ask the watchdog; 2.4 has no control methods."""
 
 _WATCHDOG = "_fd_postproc_watchdog"  # attribute of FastDeploy's engine client
@@ -49,7 +49,7 @@ class EngineGone(Exception):
     """Error for a request that waits for results when the engine is gone."""
 
 
-class Watchdog:
+class Watchdog(Outage):
     """Watchdog of the engine's process, for one engine client.
 
     Parameters
@@ -61,12 +61,14 @@ class Watchdog:
         The loop of the client's requests.
     """
 
+    reason, counter, error = "engine", "engine_gone_requests", EngineGone
+
     def __init__(self, client: Any, path: str, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._client, self._path, self._loop = client, path, loop
         self._engine: KnownProcess | Unnumbered | None = None
         self._file: tuple[int, int] | None = None  # the socket's, at the last attempt to find the engine
         self._gone_since: float | None = None
-        self._ended: dict[str, Any] = {}  # by request: the queue that has been given `NoResults`
         self._unknown = ""
         self._code = CodeWatch(API, api_log())
 
@@ -89,14 +91,6 @@ class Watchdog:
             "This request cannot be answered; ask again when the service is running again."
         )
 
-    def count(self, outcome: str, requests: int = 1) -> None:
-        """Count requests that were ``ended`` or ``refused``."""
-        count(
-            "engine_gone_requests",
-            "Requests that fd_postproc ended or refused because the engine's process was gone",
-            "outcome", outcome, requests,
-        )  # fmt: skip
-
     def _run(self) -> None:
         try:
             self.look()
@@ -112,13 +106,12 @@ class Watchdog:
             self._find()
         elif not self._engine.is_alive():
             self._gone_since = self._loop.time()
-            export("unhealthy", "reason", "engine", True)
-            api_log().error(
-                f"fd_postproc: unhealthy (engine): process {self._engine.pid} of the engine is gone; streams "
-                "end with an error, requests are refused.  Restart the service."
+            self.has_begun(
+                f"process {self._engine.pid} of the engine is gone; streams end with an error, requests are "
+                "refused.  Restart the service."
             )
         if self._gone_since is not None and self._loop.time() - self._gone_since >= GRACE_S:
-            self._end_streams(self._client.connection_manager.request_map)
+            self.end_streams(self._client.connection_manager.request_map)
 
     def _find(self) -> None:
         """Identify the engine's process: at the start, and after a restart."""
@@ -138,21 +131,8 @@ class Watchdog:
             return
         lasted = self._loop.time() - self._gone_since
         self._gone_since = None
-        self._ended.clear()
         _reconnect(self._client, self._path)
-        export("unhealthy", "reason", "engine", False)
-        api_log().info(
-            f"fd_postproc: healthy again, after {lasted:.1f} s: the engine is back, as process {engine.pid}"
-        )
-
-    def _end_streams(self, requests: dict[str, Any]) -> None:
-        """End every waiting stream once, including those registered since the last check."""
-        waiting = dict(requests.items())
-        streams = [queue for name, queue in waiting.items() if self._ended.get(name) is not queue]
-        for queue in streams:
-            queue.put_nowait(NoResults(EngineGone(self.text)))
-        self._ended = waiting
-        self.count("ended", len(streams))
+        self.is_over(f", after {lasted:.1f} s: the engine is back, as process {engine.pid}")
 
 
 def _reconnect(client: Any, path: str) -> None:
@@ -176,24 +156,11 @@ def install(module: Any) -> Callable[[], None]:
         raise NotPlain(f"{ENGINE_WATCHDOG} is off")
     cls = module.EngineClient
     stock = {name: vars(cls)[name] for name in METHODS if name in vars(cls)}
-    connect, add = stock["create_zmq_client"], stock["add_requests"]
-    check, control = stock["check_health"], stock.get("run_control_method")
+    add, check, control = stock["add_requests"], stock["check_health"], stock.get("run_control_method")
     refusal = module.ParameterError
-    own = called.layers_of(connect)[-1]  # below wrappers, which ours calls
-    if "zmq_client" not in getattr(getattr(own, "__code__", None), "co_names", ()):
-        raise NotPlain("it connects to the engine in another way")
     if not inspect.iscoroutinefunction(add):
         by, file, line = called.place_of(add)
         raise NotPlain(f"EngineClient.add_requests is no coroutine function: {by} (line {line} of {file})")
-
-    @functools.wraps(connect)
-    def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
-        outcome = connect(client, *arguments, **options)
-        try:
-            _watch(client)
-        except Exception as error:
-            _guard.failed(error)
-        return outcome
 
     # FastDeploy's own coroutines are what is awaited: its errors have a traceback, and clients read it.
     @functools.wraps(add)
@@ -204,7 +171,7 @@ def install(module: Any) -> Callable[[], None]:
         _expect(client, *arguments)
         return add(client, *arguments, **options)
 
-    async def refuse(watchdog: Watchdog | Dispatcher) -> None:
+    async def refuse(watchdog: Outage) -> None:
         watchdog.count("refused")
         raise refusal(None, watchdog.text)
 
@@ -217,15 +184,11 @@ def install(module: Any) -> Callable[[], None]:
         watchdog = _gone_watchdog(client)
         return control(client, request) if watchdog is None else refuse_control(watchdog, request)  # type: ignore[misc]
 
-    async def refuse_control(watchdog: Watchdog | Dispatcher, request: Any) -> Any:
+    async def refuse_control(watchdog: Outage, request: Any) -> Any:
         watchdog.count("refused")
         return module.ControlResponse(request.request_id, 500, watchdog.text)
 
-    ours = {
-        "create_zmq_client": create_zmq_client,
-        "add_requests": add_requests,
-        "check_health": check_health,
-    }
+    ours = {"add_requests": add_requests, "check_health": check_health}
     if control is not None:
         ours["run_control_method"] = functools.wraps(control)(run_control_method)
     for name, (owner, method) in ANSWERS.items():
@@ -233,23 +196,22 @@ def install(module: Any) -> Callable[[], None]:
     return replacements.install("api watchdog", *((cls, name, method) for name, method in ours.items()))
 
 
-def _watch(client: Any) -> None:
-    """Start the watchdog of a client that was just connected, in an event loop."""
-    path = getattr(client.zmq_client, "file_name", None)
+def watch(client: Any) -> None:
+    """Start the watchdog of a client that was just connected, in an event loop; never raises."""
     try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:  # it does not serve
-        return
-    if isinstance(path, str) and getattr(client, _WATCHDOG, None) is None:
-        watchdog = Watchdog(client, path, loop)
-        setattr(client, _WATCHDOG, watchdog)
-        watchdog.begin()
+        path = getattr(client.zmq_client, "file_name", None)
+        if isinstance(path, str) and getattr(client, _WATCHDOG, None) is None:
+            watchdog = Watchdog(client, path, asyncio.get_running_loop())
+            setattr(client, _WATCHDOG, watchdog)
+            watchdog.begin()
+    except Exception as error:
+        _guard.failed(error)
 
 
 _guard = Guard("api watchdog", api_log, most=None)  # FastDeploy's own run in any case
 
 
-def _gone_watchdog(client: Any) -> Watchdog | Dispatcher | None:
+def _gone_watchdog(client: Any) -> Outage | None:
     """Who says why a client's requests get no results: its engine is gone, or its dispatcher down."""
     try:
         watchdog: Watchdog | None = getattr(client, "__dict__", {}).get(_WATCHDOG)

@@ -27,11 +27,11 @@ from ...support.environment import (
     service_number,
 )
 from ..build import KeyRule, key_rule, ops_module
+from ..events.gauges import export, export_active, report, set_unreadable_aside
+from ..events.log import warn
 from ..gate.contract import contract_gap
 from ..gate.judgements import gate
 from ..gate.seams import ASIDE_COST, ENGINE
-from ..gauges import export, report, set_unreadable_aside
-from ..logs import export_active, warn
 from .delivery.delivery import Delivery
 from .delivery.wake_up import WakeUp
 

@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from ...support.environment import DISABLE, PEER, is_on
-from ..logs import tell_variables
+from ..events.log import tell_variables
 
 GROUP = "fastdeploy.token_processor_plugins"
 NAME = "fd_postproc"
@@ -44,8 +44,9 @@ def token_processor() -> type:
 
         return make_class(module)
     except Exception as error:
+        from ..events.gauges import export_active
+        from ..events.log import warn
         from ..gate.contract import contract_gap
-        from ..logs import export_active, warn
 
         os.environ.pop(PEER.name, None)
         export_active("engine", False)

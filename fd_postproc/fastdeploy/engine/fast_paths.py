@@ -6,10 +6,10 @@ import sys
 from typing import Any
 
 from ...support.environment import KEEP_POLLING, is_on
-from ..code_watch import report_known
+from ..events.code_watch import report_known
+from ..events.gauges import report
 from ..gate.judgements import gate
 from ..gate.seams import ENGINE, text_of
-from ..gauges import report
 from .delivery.sending import ENGINE as MODULE
 from .delivery.sending import sends_batches
 from .delivery.wake_up import waits_in

@@ -7,10 +7,10 @@ from typing import Any
 
 from ..._core import TARGET
 from ...core.layout import Layout
+from ..events.totals import Counters
 from ..gate.judgements import gate
 from ..gate.seams import SEAMS
 from .activation import SEAM, settle
-from .health.counters import Counters
 from .parts import Parts
 from .processor.host import Host
 from .results.result_classes import plan_of

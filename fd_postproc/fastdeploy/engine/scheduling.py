@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ...support.environment import KEEP_POLLING, is_on
-from ..fallback import Guard
+from ..events.guard import Guard
+from ..events.totals import Counters
 from ..gate.judgements import gate
 from ..gate.replacements import Replacement
 from ..gate.seams import SEAMS
-from .health.counters import Counters
 
 SEAM = "scheduling"
 

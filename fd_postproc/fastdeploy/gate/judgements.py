@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from .called import is_code_of, is_ours, layers_of, parts_of, place_of
 from .data import MARK, digest_of, value_in
 from .record import Record, read, signs_of
-from .seams import PACKAGE, SEAMS, Refused, Seam
+from .seams import PACKAGE, SEAMS, NotPlain, Seam
 from .statements import Statement, file_of, runs_its_text, statements_of, whole_of
 
 
@@ -135,7 +135,7 @@ class Gate:
             return reason
         try:
             row.maker()(module)
-        except (Refused, AttributeError, KeyError) as refusal:
+        except (NotPlain, AttributeError, KeyError) as refusal:
             return str(refusal) or type(refusal).__name__
         self._taken.add(row.name)
         return None

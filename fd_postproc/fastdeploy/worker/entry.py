@@ -23,7 +23,7 @@ def register() -> None:
 def _activate() -> None:
     from ...support.environment import CUDA, DISABLE, WORKER, is_on
     from ..build import ops_module
-    from ..logs import fastdeploy_log, forward, tell_variables
+    from ..events.log import fastdeploy_log, forward, tell_variables
     from . import warmup
 
     log = fastdeploy_log()
@@ -60,10 +60,10 @@ def replace_save_ops() -> list[str]:
     from ...ops.device import saves
     from ...ops.table import SAVE_OPS
     from ..build import ops_module
+    from ..events.gauges import export, export_active
+    from ..events.log import fastdeploy_log
     from ..gate import replacements
     from ..gate.called import foreign_layer, place_of
-    from ..gauges import export
-    from ..logs import export_active, fastdeploy_log
     from .sending import SaveOp, report_kernel
 
     own = ops_module()

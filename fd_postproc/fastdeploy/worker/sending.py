@@ -23,9 +23,10 @@ from ...ops.sent import sent
 from ...ops.table import SAVE_OPS
 from ...queues import queue_id_from_env
 from ..build import KeyRule, key_rule, stock_dialect
-from ..fallback import Guard, count
-from ..gauges import export
-from ..logs import export_active, fastdeploy_log
+from ..events.counters import count
+from ..events.gauges import export, export_active
+from ..events.guard import Guard
+from ..events.log import fastdeploy_log
 from .drafts import DraftOp, engine_wants_drafts
 from .limit_check import check_room
 
@@ -279,7 +280,7 @@ def report_kernel(state: State) -> None:
     """Report whether the save kernel is used; the flight recorder's file keeps what turned it off."""
     export("fast_path", "path", "cuda", state.is_used)
     if state.why_off:
-        count("cuda")
+        count("fallbacks", "cuda")
         recorder, text = recorder_of_process(state.channel), f"the save kernel is off: {state.why_off}"
         recorder.event(Kind.FELL_BACK, text=text)
         recorder.note(text)

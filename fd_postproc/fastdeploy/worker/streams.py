@@ -13,10 +13,11 @@ from ..._core import Sampled
 from ...core.tensors import array_of, on_host
 from ...ops.environment import peer_understands
 from ...support.environment import STREAMS
-from ..fallback import Guard
+from ..events.gauges import export_active
+from ..events.guard import Guard
+from ..events.log import fastdeploy_log
 from ..gate import replacements
 from ..gate.judgements import gate
-from ..logs import export_active, fastdeploy_log
 from ..stream_frames import Content, packed
 from .split_frames import FramePiece, Runner, cut
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import loading, logs, notes
+from fd_postproc.fastdeploy import loading
 from fd_postproc.fastdeploy.api import activation, entry
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import (
@@ -22,6 +22,7 @@ from fd_postproc.fastdeploy.api.chunks.building_blocks import (
     install,
 )
 from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
+from fd_postproc.fastdeploy.events import counters
 from fd_postproc.fastdeploy.gate.judgements import gate
 from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
@@ -41,10 +42,10 @@ def load(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     for name in (CHAT, COMPLETION):
         monkeypatch.delitem(sys.modules, name, raising=False)
+    counters.forget()
     yield importlib.import_module
     for name in (CHAT, COMPLETION):
         sys.modules.pop(name, None)
-    notes.tell_notes_to(None)
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def told(monkeypatch):
     log = SimpleNamespace(info=seen.lines.append, warning=seen.lines.append, error=seen.lines.append)
     monkeypatch.setattr(activation, "api_log", lambda: log)
     monkeypatch.setattr(activation, "export_active", lambda side, active: seen.gauges.append((side, active)))
-    monkeypatch.setattr(logs, "api_log", lambda: log)
+    for name in ("counters", "log"):
+        monkeypatch.setattr(f"fd_postproc.fastdeploy.events.{name}.api_log", lambda: log)
     return seen
 
 
@@ -305,11 +307,11 @@ def test_failures_that_are_not_in_a_row_switch_it_not_off(name, function, load, 
 def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
     counted = []
     metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda _: counted.append(reason)))
-    monkeypatch.setattr(logs, "counter", lambda name, text, label: metric)
+    monkeypatch.setattr(counters, "counter", lambda name, text, label: metric)
     entry.register()
     module = load(name)
     assert counted == []
-    assert notes.noted() == {}
+    assert counters.noted() == {}
     told.lines.clear()
     processor = Processor("x")
     for _ in range(10):
@@ -319,18 +321,18 @@ def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
         "once",
         "10 times",
     ]
-    assert sum(notes.noted().values()) == 10
+    assert sum(counters.noted().values()) == 10
     monkeypatch.setattr(Processor, "process_logprob_response", None)
     assert asked(module, processor) is None
-    assert notes.noted()["the tokenizer refuses a token id"] == 1
+    assert counters.noted()["the tokenizer refuses a token id"] == 1
 
 
 def test_the_counter_is_prometheus_or_nothing(monkeypatch):
-    monkeypatch.setattr(logs, "_counters", {})
+    monkeypatch.setattr(counters, "_made", {})
     of_a_test = ("of_a_test", "What a test counts", "reason")
-    made = logs.counter(*of_a_test)
-    assert made is logs.counter(*of_a_test)
+    made = counters.counter(*of_a_test)
+    assert made is counters.counter(*of_a_test)
     made.labels("x").inc()
     assert made.labels("x")._value.get() == 1
-    monkeypatch.setattr(logs, "_counters", {})  # the name is taken now
-    assert logs.counter(*of_a_test) is None
+    monkeypatch.setattr(counters, "_made", {})  # the name is taken now
+    assert counters.counter(*of_a_test) is None

@@ -10,9 +10,9 @@ import pytest
 from fd_postproc.fastdeploy.api import connections
 from fd_postproc.fastdeploy.api.chunks._chunks import unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap
+from fd_postproc.fastdeploy.events.counters import forget, noted
 from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.fastdeploy.gate.seams import SEAMS
-from fd_postproc.fastdeploy.notes import forget, noted
 from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 

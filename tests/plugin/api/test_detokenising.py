@@ -10,7 +10,8 @@ import pytest
 from fd_postproc.fastdeploy.api.chunks._chunks import ByteTokens, PieceTokens
 from fd_postproc.fastdeploy.api.text import detokenising, mends, samples, ways
 from fd_postproc.fastdeploy.api.text.answers import Answers, answers_of
-from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
+from fd_postproc.fastdeploy.events.counters import forget, noted
+from fd_postproc.fastdeploy.gate.seams import NotPlain
 from tests.lib import restated_parsers
 from tests.lib.children import in_a_child
 from tests.lib.restated_parsers import Processor

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import array_readers, fallback
+from fd_postproc.fastdeploy import array_readers
 from fd_postproc.fastdeploy.api.text import joined_results, mends, views, ways
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.segments import _joined
+from fd_postproc.fastdeploy.events import guard
 from fd_postproc.fastdeploy.gate.judgements import gate
 from tests.lib import restated_parsers
 from tests.lib.known import remember
@@ -356,7 +357,7 @@ def test_who_falls_back_takes_no_joined_results_any_more(fails, monkeypatch):
         data_processor=install()(Thinks, None), connection_manager=SimpleNamespace(pull_ipc_path=path)
     )
     assert joined_results.settle(client, views.why_not_joined) is None
-    for _ in range(fallback.MOST_IN_A_ROW):
+    for _ in range(guard.MOST_IN_A_ROW):
         assert array_readers.has_announced(path, array_readers.JOINED)
         fails(client.data_processor)
     assert not array_readers.has_announced(path, array_readers.JOINED)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.api.chunks._chunks import StandIn, full
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
-from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
+from fd_postproc.fastdeploy.events.counters import forget, noted
+from fd_postproc.fastdeploy.gate.seams import NotPlain
 from tests.lib.children import in_a_child
 from tests.lib.rows import each
 from tests.restated.api import models

@@ -11,11 +11,11 @@ import pytest
 
 from fd_postproc.fastdeploy import loading
 from fd_postproc.fastdeploy.api import entry
-from fd_postproc.fastdeploy.api.text import parsers, views, ways
+from fd_postproc.fastdeploy.api.text import detokenising, parsers, views, ways
 from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
-from fd_postproc.fastdeploy.notes import forget, noted
+from fd_postproc.fastdeploy.events.counters import forget, noted
 from tests.lib import restated_parsers
 from tests.lib.fakes import TwoOfThree
 from tests.lib.known import remember
@@ -201,7 +201,7 @@ def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, 
 
 def test_parsers_are_tried_before_the_first_answer(ours, monkeypatch):
     """In a process that serves; another may never have one."""
-    monkeypatch.setattr(parsers, "is_serving", lambda: True)
+    monkeypatch.setattr(detokenising, "is_serving", lambda: True)
     own = ours()
     monkeypatch.setattr(views, "marks_of", None)
     assert is_quick(own)

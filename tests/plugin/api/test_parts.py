@@ -9,8 +9,8 @@ import pytest
 
 from fd_postproc import doctor
 from fd_postproc.doctor import Finding, Scope
-from fd_postproc.fastdeploy import fallback, gauges
-from fd_postproc.fastdeploy.api import entry
+from fd_postproc.fastdeploy.api import entry, watchdog
+from fd_postproc.fastdeploy.events import gauges, guard
 from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.fastdeploy.gate.seams import API, SEAMS
 from fd_postproc.fastdeploy.gate.seams import API_PARTS as PARTS
@@ -31,7 +31,7 @@ def test_a_module_of_another_kind_keeps_its_own(name):
 def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     pytest.importorskip("prometheus_client")
     monkeypatch.setattr(gate, "_taken", set())
-    monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", logging.getLogger)
+    monkeypatch.setattr("fd_postproc.fastdeploy.events.log.api_log", logging.getLogger)
     monkeypatch.setattr(entry, "_told", set())
     with caplog.at_level(logging.INFO):
         for _ in range(2):  # as two modules that have the same class
@@ -54,9 +54,9 @@ def test_a_part_that_is_off_after_failures_is_no_taken_path(name, monkeypatch):
     monkeypatch.setattr(gate, "_taken", {f"api {name}"})
     gauges.report({name: True}, API)
     assert (gauge(name), gate.is_used(PARTS[name])) == (1, True)
-    guard = fallback.Guard(f"api {name}", logging.getLogger)
-    for _ in range(fallback.MOST_IN_A_ROW):
-        guard.failed(ValueError("planted"))
+    one = guard.Guard(f"api {name}", logging.getLogger)
+    for _ in range(guard.MOST_IN_A_ROW):
+        one.failed(ValueError("planted"))
     assert (gauge(name), gate.is_used(PARTS[name])) == (0, False)
 
 
@@ -75,10 +75,11 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     main = ModuleType("__main__")
     main.__spec__ = SimpleNamespace(name=PARTS[programs[0]].module)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", lambda: logging.getLogger("fd_postproc"))
+    monkeypatch.setattr("fd_postproc.fastdeploy.events.log.api_log", lambda: logging.getLogger("fd_postproc"))
     taken = {seam.name for seam in PARTS.values() if not seam.is_program}
     monkeypatch.setattr(gate, "_taken", taken)
-    put_in = []
+    put_in, watched = [], []
+    monkeypatch.setattr(watchdog, "watch", watched.append)
     monkeypatch.setattr(gate, "put_in", lambda seam, one: put_in.append((seam, one)) or "another kind")
 
     cls = engine_client()
@@ -96,6 +97,7 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
         assert asyncio.run(serve()) == (1, 2)
     restore()
     assert not hasattr(cls.create_zmq_client, "__wrapped__")
+    assert [type(one) for one in watched] == [cls]  # the one that serves
     assert put_in == [(PARTS[name], main) for name in programs]
     assert "leaves api responses to FastDeploy: another kind" in caplog.text
     assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from fd_postproc.fastdeploy.api.text import joined_results, parsers, views, ways
-from fd_postproc.fastdeploy.notes import forget
+from fd_postproc.fastdeploy.events.counters import forget
 from tests.lib.restated_parsers import Processor, install, play, random_answer, result
 from tests.lib.rows import each
 

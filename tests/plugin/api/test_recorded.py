@@ -12,9 +12,9 @@ import typing
 import pydantic
 import pytest
 
-from fd_postproc.fastdeploy import notes
 from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.api.chunks._chunks import StandIn, Texts, chat_logprobs, completion_logprobs
+from fd_postproc.fastdeploy.events import counters
 from tests.lib.chunk_replay.cases import ROLLOUTS, cases
 from tests.restated.api import models
 from tests.restated.api.streams import PARTS
@@ -148,7 +148,7 @@ def score_of(told):
 
 @pytest.mark.parametrize("parts", [OURS, STOCK], ids=["ours", "FastDeploy's"])
 def test_every_recorded_answer_is_made_byte_for_byte(parts):
-    notes.forget()
+    counters.forget()
     before = _chunks.written()
     maker, stock, count = Maker(parts), Maker(STOCK), {True: 0, False: 0}
     for root, streamed, text, told in all_recorded():
@@ -170,6 +170,6 @@ def test_every_recorded_answer_is_made_byte_for_byte(parts):
             assert (pieces.whole or b"".join(pieces)).decode() == text
     assert count[True] > 1500
     assert count[False] > 90
-    written, left = _chunks.written() - before, notes.noted()
+    written, left = _chunks.written() - before, counters.noted()
     assert (written > 1500) is (parts is OURS)
     assert sum(left.values()) <= written / 100, left

@@ -13,7 +13,7 @@ from fd_postproc.fastdeploy.api import responses
 from fd_postproc.fastdeploy.api.chunks._chunks import Models, Texts, chat_logprobs
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from fd_postproc.fastdeploy.api.chunks.whole_answers import Dump
-from fd_postproc.fastdeploy.notes import NotPlain
+from fd_postproc.fastdeploy.gate.seams import NotPlain
 from tests.lib.rows import each
 from tests.restated.api import models
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api import unpacking
 from fd_postproc.fastdeploy.api.chunks._chunks import LAZY, PackedRows, Unknown, unpack
-from fd_postproc.fastdeploy.notes import NotPlain, forget, noted
+from fd_postproc.fastdeploy.events.counters import forget, noted
+from fd_postproc.fastdeploy.gate.seams import NotPlain
 from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 from tests.lib.search import examples

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import connections, engine_process, watchdog
+from fd_postproc.fastdeploy.api import connections, engine_process, entry, watchdog
 from fd_postproc.fastdeploy.api.watchdog import EngineGone, Watchdog
-from fd_postproc.fastdeploy.notes import NotPlain
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import NotPlain
 from fd_postproc.support.process_stat import KnownProcess
 from tests.lib.restores import restores
 from tests.lib.rows import each
@@ -213,6 +214,7 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(
     async def scene():
         engine = start_engine(path, *["fork"] * is_named)
         client.create_zmq_client("a", zmq.PUSH)
+        watchdog.watch(client)
         await client.add_requests("1")
         assert await line_of(engine) == "request 1"
         assert await client.run_control_method(SimpleNamespace(request_id="c")) == "FastDeploy's"
@@ -265,9 +267,10 @@ async def add_requests(client, task):
     return task
 
 
-def test_a_client_outside_of_a_loop_is_not_watched(tmp_path):
+def test_a_client_outside_of_a_loop_is_not_watched(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "_taken", {"api watchdog"})
     module = SimpleNamespace(EngineClient=engine_client(str(tmp_path / "x")), ParameterError=ParameterError)
-    watchdog.install(module)
+    entry.install(module)
     client = module.EngineClient()
     client.create_zmq_client("a", zmq.PUSH)
     assert watchdog._gone_watchdog(client) is None

@@ -9,14 +9,13 @@ from unittest import mock
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.health.counters import (
+from fd_postproc.fastdeploy.engine.results._results import Stages
+from fd_postproc.fastdeploy.events.totals import (
     EXPORT_S,
-    PIECES_CHECK_S,
     RECEIVED,
     Counters,
     Reports,
 )
-from fd_postproc.fastdeploy.engine.results._results import Stages
 from tests.lib.rows import each
 
 
@@ -42,7 +41,7 @@ def test_the_time_of_a_draft_message_is_not_that_of_the_next_step(rig_of):
 
 
 def test_waiting_for_a_queue_that_is_gone_is_not_forgotten():
-    totals = Counters()
+    totals = Counters(Stages())
     for waited in (3.0, 4.0):
         stats = dict.fromkeys(RECEIVED, int(waited)) | {"wait_seconds": waited}
         totals.follow(SimpleNamespace(stats=stats))
@@ -52,10 +51,9 @@ def test_waiting_for_a_queue_that_is_gone_is_not_forgotten():
 
 
 def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
-    totals = Counters()
+    totals = Counters(Stages())
     reports = Reports(totals, logging.getLogger("test"))
     totals.follow(SimpleNamespace(stats=dict.fromkeys(RECEIVED, 0), msqid=7, channel="spec"))
-    assert reports.patience(1.0) == PIECES_CHECK_S
     for incomplete in range(0, 300, 3):
         totals.receiver.stats["incomplete"] = incomplete
         reports.refresh(1.0 + incomplete)
@@ -66,7 +64,7 @@ def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
 @each("trouble", ["missing", "doubled", "reordered"])
 def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
     caplog.clear()
-    totals = Counters()
+    totals = Counters(Stages())
     reports = Reports(totals, logging.getLogger("test"))
     one = {"frames": 1200, "next": 1203, "missing": 0, "doubled": 0, "reordered": 0, trouble: 3}
     quiet = dict.fromkeys(one, 0)
@@ -87,17 +85,14 @@ def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
 
 def test_exported_counters_follow_once_in_a_period():
     prometheus = pytest.importorskip("prometheus_client")
-    totals = Counters()
+    totals = Counters(Stages())
     reports = Reports(totals, logging.getLogger("test"))
     reports.refresh(100.0)
     before = prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total")
-    assert reports.patience(101.0) is None  # all is told
     for _ in range(3):
         totals.stages.end_put([None], None)
-    assert reports.patience(101.0) == EXPORT_S - 1
     reports.refresh(101.0)
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before  # not yet
-    assert reports.patience(100.0 + 2 * EXPORT_S) == 0.0
     reports.refresh(100.0 + EXPORT_S)
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before + 3
 
@@ -106,10 +101,9 @@ def test_the_log_gets_a_line_when_it_is_time(monkeypatch, caplog):
     monkeypatch.setenv("FD_POSTPROC_LOG_STATS", "60")
     logger = logging.getLogger("test")
     caplog.set_level(logging.INFO, "test")
-    reports, now = Reports(Counters(), logger), time.monotonic()
+    reports, now = Reports(Counters(Stages()), logger), time.monotonic()
     reports.refresh(now)
     assert caplog.messages == []
-    assert 50 < reports.patience(now) <= 60
     reports.refresh(now + 60)
     assert len(caplog.messages) == 1
     assert "0 steps" in caplog.messages[0]
@@ -117,16 +111,16 @@ def test_the_log_gets_a_line_when_it_is_time(monkeypatch, caplog):
 
 def test_counters_that_cannot_be_made_are_left_out(monkeypatch):
     prometheus = pytest.importorskip("prometheus_client")
-    monkeypatch.setattr("fd_postproc.fastdeploy.engine.health.counters._exported", {})
+    monkeypatch.setattr("fd_postproc.fastdeploy.events.counters._made", {})
     duplicated = itertools.repeat(ValueError("Duplicated timeseries"))
     made = itertools.chain([mock.Mock(), mock.Mock()], duplicated)
     monkeypatch.setattr(prometheus, "Counter", mock.Mock(side_effect=made))
-    Reports(Counters(), logging.getLogger("test")).refresh(1.0)
+    Reports(Counters(Stages()), logging.getLogger("test")).refresh(1.0)
 
 
 @each("text", ["often", "0", "-1", "nan"])
 def test_a_bad_period_is_logged_and_does_no_harm(text, monkeypatch, caplog):
     monkeypatch.setenv("FD_POSTPROC_LOG_STATS", text)
-    reports = Reports(Counters(), logging.getLogger("test"))
+    reports = Reports(Counters(Stages()), logging.getLogger("test"))
     assert f"FD_POSTPROC_LOG_STATS={text!r}" in caplog.text
     assert reports._log_period == math.inf

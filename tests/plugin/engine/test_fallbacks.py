@@ -6,7 +6,7 @@ from collections import UserList
 import pytest
 
 from fd_postproc.fastdeploy.engine.health.outflow import Outflow, Outlet
-from fd_postproc.fastdeploy.fallback import MOST_IN_A_ROW, Guard
+from fd_postproc.fastdeploy.events.guard import MOST_IN_A_ROW, Guard
 from tests.lib.plugged import new_result, sent_by
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each

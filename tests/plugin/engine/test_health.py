@@ -23,7 +23,7 @@ from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
 from fd_postproc.fastdeploy.engine.processor import health_check as check
 from fd_postproc.fastdeploy.engine.processor import recording
-from fd_postproc.fastdeploy.gauges import export
+from fd_postproc.fastdeploy.events.gauges import export
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
 from fd_postproc.support.environment import service_number

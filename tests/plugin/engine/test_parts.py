@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.health.counters import Counters
 from fd_postproc.fastdeploy.engine.processor import loop as loops
 from fd_postproc.fastdeploy.engine.processor.draft_gauges import DraftGauges
 from fd_postproc.fastdeploy.engine.processor.journal import Journal
@@ -15,6 +14,7 @@ from fd_postproc.fastdeploy.engine.processor.pairing import Pairing
 from fd_postproc.fastdeploy.engine.processor.source import Trouble
 from fd_postproc.fastdeploy.engine.processor.tracing import Tracing
 from fd_postproc.fastdeploy.engine.processor.transfers import Transfers
+from fd_postproc.fastdeploy.events.totals import Counters
 from tests.lib.fakes import Clock
 
 LOG = logging.getLogger("parts")

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.health import counters
 from fd_postproc.fastdeploy.engine.processor import reporter
+from fd_postproc.fastdeploy.events import totals
 from tests.lib.quiet import imported
 from tests.lib.waiting import until
 
@@ -26,7 +26,7 @@ def running(started, monkeypatch):
     """A function that starts a token thread, with gauges and counters told as often as given."""
 
     def start(gauge_period, period):
-        monkeypatch.setattr(counters, "EXPORT_S", period)
+        monkeypatch.setattr(totals, "EXPORT_S", period)
         return started("spec", prepare=lambda rig: setattr(rig.processor, "gauge_period", gauge_period))
 
     return start
@@ -79,7 +79,7 @@ def test_what_fails_in_it_is_logged_once_and_goes_on(reporters, running, monkeyp
         raise ValueError("planted by a test")
 
     rig = running(gauge_period=0.01, period=0.01)
-    monkeypatch.setattr(counters.Reports, "refresh", fail)
+    monkeypatch.setattr(totals.Reports, "refresh", fail)
     for _ in range(3):
         steps = rig.processor.counters.steps
         rig.send({0: [20], 1: [30]}, dialect="packed")

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from fd_postproc.errors import UnfitNumber
-from fd_postproc.fastdeploy.logs import export_active
+from fd_postproc.fastdeploy.events.gauges import export_active
 from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS, Requests, collect

@@ -8,7 +8,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import ops, queues
 from fd_postproc.errors import MessageTooBig
-from fd_postproc.fastdeploy.logs import fastdeploy_log as log_of_fastdeploy
+from fd_postproc.fastdeploy.events.log import fastdeploy_log as log_of_fastdeploy
 from fd_postproc.fastdeploy.worker.limit_check import check_room
 from fd_postproc.ops import watch as watch_module
 from tests.lib.frameworks import Paddle

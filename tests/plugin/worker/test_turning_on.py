@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from fd_postproc.fastdeploy import logs
+from fd_postproc.fastdeploy.events import log
 from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.fastdeploy.worker import warmup
 from fd_postproc.fastdeploy.worker.sending import SaveOp
@@ -59,7 +59,7 @@ def test_on_and_off(double, plugged):
     assert [getattr(module, name) for module in modules for name in SAVE_OPS] == first
     restore_save_ops()
     assert not [name for module in modules for name, op in vars(module).items() if isinstance(op, SaveOp)]
-    assert logs._forward not in logging.getLogger("fd_postproc").handlers
+    assert log._forward not in logging.getLogger("fd_postproc").handlers
 
 
 @each("switch, value", [("FD_POSTPROC_DISABLE", "1"), ("FD_POSTPROC_WORKER", "0")])
@@ -143,7 +143,7 @@ def test_it_never_keeps_fastdeploy_from_starting(monkeypatch, caplog):
     worker.register()
     assert "the worker side is off" in caplog.text
     monkeypatch.setitem(sys.modules, "fastdeploy.utils", None)
-    assert logs.fastdeploy_log().name == "fd_postproc"
+    assert log.fastdeploy_log().name == "fd_postproc"
 
 
 def test_an_op_that_somebody_has_wrapped_stays_and_is_named(double, originals, log, monkeypatch):

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from fd_postproc.fastdeploy.notes import NotPlain
+from fd_postproc.fastdeploy.gate.seams import NotPlain
 from tests.lib.restated_parsers import Calls, DeltaMessage, Thinks
 from tests.lib.rows import each
 from tools.accept import parser_trial

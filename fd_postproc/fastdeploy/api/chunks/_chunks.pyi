@@ -3,7 +3,7 @@ from typing import Any, final
 
 from typing_extensions import Self, disjoint_base
 
-from ...fallback import Guard
+from ...events.guard import Guard
 
 PROBES: tuple[float, ...]
 PYTHON: FloatStyle

@@ -21,7 +21,7 @@ from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
-from fd_postproc.fastdeploy.notes import note
+from fd_postproc.fastdeploy.events.counters import note
 
 cdef extern from "Python.h":
     # Borrowed references, as bare pointers: Cython's own declarations would count them.

@@ -397,5 +397,5 @@ def note_unwritten(error):
 
 
 from json import dumps as _json_dumps
-from fd_postproc.fastdeploy.fallback import Guard
-from fd_postproc.fastdeploy.logs import api_log
+from fd_postproc.fastdeploy.events.guard import Guard
+from fd_postproc.fastdeploy.events.log import api_log

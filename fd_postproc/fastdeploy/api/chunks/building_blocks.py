@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...fallback import Guard
+from ...events.counters import note
+from ...events.guard import Guard
+from ...events.log import api_log
 from ...gate import called, replacements
 from ...gate.judgements import gate
-from ...gate.seams import SEAMS
-from ...logs import api_log
-from ...notes import NotPlain, note
+from ...gate.seams import SEAMS, NotPlain
 from ._chunks import (
     PromptLogprobs,
     Texts,

@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any
 
-from ...notes import NotPlain
+from ...gate.seams import NotPlain
 from . import whole_answers
 from ._chunks import Field, FloatStyle, Models
 

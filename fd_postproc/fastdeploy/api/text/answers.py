@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ...fallback import Guard
-from ...logs import api_log
+from ...events.guard import Guard
+from ...events.log import api_log
 from . import mends
 from .answer_text import AnswerText
 from .behind import Behind
@@ -33,12 +34,15 @@ class Answers:
     ----------
     guard : Guard
         Of the seam "api detokenising".
+    prepares : list of callable
+        Called with a data processor that was just made, in a process that serves.
     """
 
     def __init__(self, stock: Any, envs: Any) -> None:
         self.stock, self._envs = stock, envs
         self._asks_environment = "FD_USE_HF_TOKENIZER" in stock.__code__.co_names
-        self.ways_of = Tokenizers().ways_of
+        self.ways_of = ways_of = Tokenizers().ways_of
+        self.prepares: list[Callable[[Any], Any]] = [lambda processor: ways_of(processor.tokenizer)]
         self.guard = Guard("api detokenising", api_log, when_off=withdraw)
 
     def are_left_to_fastdeploy(self) -> bool:

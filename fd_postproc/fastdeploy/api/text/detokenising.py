@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...gate import replacements
+from ...gate.seams import NotPlain
 from ...loading import is_serving
-from ...notes import NotPlain
 from .answers import Answers, keep
 
 METHOD = "ids2tokens"
@@ -36,9 +36,10 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     @functools.wraps(stock_init)
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
         stock_init(processor, *arguments, **options)
-        with contextlib.suppress(Exception):  # it is asked again at the first answer
-            if is_serving() and getattr(processor, "tokenizer", None) is not None:
-                answers.ways_of(processor.tokenizer)  # before the first client waits for it
+        if is_serving() and getattr(processor, "tokenizer", None) is not None:
+            for prepare in answers.prepares:  # before the first client waits for it
+                with contextlib.suppress(Exception):  # a subclass sets more: again at the first answer
+                    prepare(processor)
 
     @functools.wraps(stock)
     def ids2tokens(processor: Any, token_id: Any, task_id: Any, releases: str = "") -> Any:

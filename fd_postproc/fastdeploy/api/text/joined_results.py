@@ -13,7 +13,7 @@ from typing import Any
 
 from ....support.environment import STREAM_INTERVAL
 from ...array_readers import JOINED, announce
-from ...logs import api_log
+from ...events.log import api_log
 
 _announced: socket.socket | None = None
 _are_expected = False

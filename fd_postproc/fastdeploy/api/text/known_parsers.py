@@ -12,7 +12,7 @@ from typing import Any
 
 from ...gate import called
 from ...gate.judgements import compared, gate
-from ...notes import NotPlain
+from ...gate.seams import NotPlain
 from .excerpt import SHAPE, Marks
 
 REASONING = "extract_reasoning_content_streaming"

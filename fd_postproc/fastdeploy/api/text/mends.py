@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ....support.environment import MENDS, is_on
-from ... import logs
+from ...events import counters
 
 SEGMENTS = "segments"
 """A result with several tokens, worked on in segments (`segments`)."""
@@ -27,4 +27,4 @@ def are_on() -> bool:
 
 def count(kind: str) -> None:
     """Count a mend in ``fd_postproc_mended_total``."""
-    logs.count("mended", "How often fd_postproc kept what FastDeploy would have lost", "kind", kind)
+    counters.count("mended", kind)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
 
-from ...fallback import Guard
+from ...events.guard import Guard
+from ...events.log import api_log
 from ...gate import replacements
-from ...loading import is_serving
-from ...logs import api_log
-from ...notes import NotPlain
+from ...gate.seams import NotPlain
 from .answers import Answers, answers_of
 from .joined_results import withdraw
 from .views import STREAMED, Processors, keep
@@ -56,15 +54,9 @@ def _methods(cls: Any, stock: dict[str, Any], answers: Answers) -> dict[str, Any
     """The replacements for a class's methods, by name."""
     processors = Processors(cls, vars(cls)["ids2tokens"], answers, stock[STREAMED])
     views_of = processors.views_of
-    streamed, whole, stock_init = stock[STREAMED], stock[WHOLE], cls.__init__
+    streamed, whole = stock[STREAMED], stock[WHOLE]
+    answers.prepares.append(views_of)
     guard = Guard("api parsers", api_log, when_off=withdraw)
-
-    @functools.wraps(stock_init)
-    def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
-        stock_init(processor, *arguments, **options)
-        with contextlib.suppress(Exception):  # a subclass sets more: at the first answer
-            if is_serving():
-                views_of(processor)  # before the first client waits for it
 
     @functools.wraps(streamed)
     def process_response_dict_streaming(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
@@ -120,8 +112,4 @@ def _methods(cls: Any, stock: dict[str, Any], answers: Answers) -> dict[str, Any
         return whole(view, response_dict, **kwargs)
 
     keep(process_response_dict_streaming, processors)
-    return {
-        "__init__": __init__,
-        STREAMED: process_response_dict_streaming,
-        WHOLE: process_response_dict_normal,
-    }
+    return {STREAMED: process_response_dict_streaming, WHOLE: process_response_dict_normal}

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ...notes import NotPlain
+from ...gate.seams import NotPlain
 from .answer_text import AnswerText
 from .growing_answers import GrowingAnswers
 from .joined_results import are_expected

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from ...notes import NotPlain
+from ...gate.seams import NotPlain
 
 FEW = 4096
 """Ids among which bytes and spaces are looked for."""

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ...notes import NotPlain
+from ...gate.seams import NotPlain
 from . import mends
 from .samples import CANNED
 

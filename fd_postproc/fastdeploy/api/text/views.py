@@ -15,7 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...notes import NotPlain, note
+from ...events.counters import note
+from ...gate.seams import NotPlain
 from . import mends
 from .answers import Answers, answers_of
 from .behind import Behind

@@ -20,7 +20,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...notes import NotPlain, note
+from ...events.counters import note
+from ...gate.seams import NotPlain
 from ..chunks._chunks import ByteTokens, PieceTokens
 from . import mends, samples
 

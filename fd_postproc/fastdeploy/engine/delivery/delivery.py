@@ -15,7 +15,7 @@ import weakref
 from functools import cached_property
 from typing import Any
 
-from ...fallback import Guard
+from ...events.guard import Guard
 from ...gate.judgements import gate
 from ...gate.replacements import Replacement
 from ..health.api_processes import ApiProcesses

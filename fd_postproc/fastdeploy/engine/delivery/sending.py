@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from ...array_readers import reads_arrays
-from ...fallback import Guard
+from ...events.guard import Guard
 from ...gate.called import bound_function, is_code_of, is_ours
 from ...gate.introspection import with_globals
 from ...gate.judgements import gate

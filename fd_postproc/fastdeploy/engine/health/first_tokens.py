@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ....support.environment import UNREACHABLE
-from ...gauges import export
+from ...events.gauges import export
 from .scheduler_requests import fail
 
 GRACE_S = 2.0

@@ -10,9 +10,9 @@ from threading import Event, Thread
 from typing import Any
 
 from ....flight.codes import Kind
-from ...code_watch import CodeWatch
+from ...events.code_watch import CodeWatch
+from ...events.gauges import export, sweep
 from ...gate.seams import ENGINE
-from ...gauges import export, sweep
 from .first_tokens import FirstTokens
 from .liveness import BUSY, ENDING, REASONS, Health
 from .unscheduled import Unscheduled

@@ -8,8 +8,10 @@ from typing import Any
 
 from ....flight.recorder import Recorder
 from ....ops.log_throttle import Complaints
-from ...fallback import Guard, count
-from ..health.counters import Counters
+from ...events.counters import count
+from ...events.guard import Guard
+from ...events.totals import Counters
+from ..results._results import Stages
 
 _SEAM_OF = {
     "metrics of a step": "metrics",
@@ -49,7 +51,7 @@ class Journal:
 
     def __init__(self, log: Callable[[], Any]) -> None:
         self._log = log
-        self.counters, self.recorder = Counters(), Recorder()
+        self.counters, self.recorder = Counters(Stages()), Recorder()
         self.complaints = Complaints(lambda text: log().error(f"fd_postproc: {text}"))
         self.guard = Guard("token processor", log, most=None)
         self.failed: set[str] = set()
@@ -65,7 +67,7 @@ class Journal:
     def note_failure(self, what: str, error: Exception) -> None:
         """Count a failure that does not disturb requests, and log it, once for each kind."""
         if what in _SEAM_OF:
-            count(_SEAM_OF[what])
+            count("fallbacks", _SEAM_OF[what])
         if what not in self.failed:
             self.failed.add(what)
             trace = "".join(traceback.format_exception(error))

@@ -11,12 +11,12 @@ import threading
 import time
 from typing import Any
 
-from ..health.counters import Reports
+from ...events.totals import Reports
 from .draft_gauges import DraftGauges
 from .journal import Journal
 from .recording import Recording
 
-QUEUE_CHECK_S = 1.0  # seconds between two looks of the flight recorder at the queue
+QUEUE_CHECK_S = 1.0  # seconds between two looks at what comes without a step, and at the queue
 WATCHED = 0.1  # seconds at a time that are spent watching who reads it
 
 
@@ -52,12 +52,6 @@ class Reporter:
         self.has_news = True
         self._news.set()
 
-    def _patience(self, now: float) -> float | None:
-        patience = self._reports.patience(now)
-        if self._journal.recorder.ring is None:
-            return patience
-        return QUEUE_CHECK_S if patience is None else min(patience, QUEUE_CHECK_S)
-
     def _rest(self, seconds: float) -> None:
         """Wait, so that more events are reported together."""
         watched = min(seconds, WATCHED)
@@ -67,7 +61,7 @@ class Reporter:
 
     def _run(self) -> None:
         while not self._end.is_set():
-            if self._news.wait(self._patience(time.monotonic())):
+            if self._news.wait(QUEUE_CHECK_S):
                 self._rest(self._gauges.host.gauge_period)
                 self._news.clear()
                 self.has_news = False  # before looking: what comes from now on is reported the next time

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from functools import partial
 from typing import Any
 
-from ...._core import TROUBLES, Receiver
-from ....ops.log_throttle import Complaints, frames_text
-from ....support.environment import LOG_STATS
-from ..results._results import Stages
-from .api_processes import ApiProcesses
+from ..._core import TROUBLES, Receiver
+from ...ops.log_throttle import Complaints, frames_text
+from ...support.environment import LOG_STATS
+from .counters import counter
 
-METRIC_PREFIX = "fd_postproc_"
 EXPORT_S = 5.0  # seconds between two updates of what is exported
-PIECES_CHECK_S = 5.0  # seconds between two looks at what comes without a step: pieces of frames
 NAMES = {
     "steps": "Decode steps that were processed",
     "results": "Results that were made",
@@ -47,10 +43,13 @@ STAGES = ("steps", "results", "receive_seconds", "build_seconds", "put_seconds")
 class Counters:
     """Totals since the start, as text and numbers.
 
-    Attributes
+    Parameters
     ----------
     stages : Stages
         Counts steps and the time of their stages.
+
+    Attributes
+    ----------
     receiver : Receiver or None
         Whose counters count as well; see `follow`.
     malformed, stale, lost_steps, undelivered, failed_requests, unpaired_drafts : int
@@ -60,21 +59,22 @@ class Counters:
 
     receiver: Receiver | None = None
     malformed = stale = lost_steps = undelivered = failed_requests = unpaired_drafts = 0
-    api_processes: ApiProcesses | None = None
+    api_processes: Any = None
     _before: dict[str, int | float] = dict.fromkeys(RECEIVED, 0)  # of queues that are gone
 
-    def __init__(self) -> None:
-        self.stages = Stages()
+    def __init__(self, stages: Any) -> None:
+        self.stages = stages
 
     @property
     def steps(self) -> int:
         """Number of processed steps."""
-        return self.stages.steps
+        steps: int = self.stages.steps
+        return steps
 
     @property
     def api_process_gone_requests(self) -> int:
         """Number of requests whose API process was gone."""
-        return 0 if self.api_processes is None else self.api_processes.requests
+        return 0 if self.api_processes is None else int(self.api_processes.requests)
 
     def follow(self, receiver: Any) -> None:
         """Add another receiver, or an object like one, to the totals."""
@@ -123,8 +123,9 @@ class Reports:
     """
 
     def __init__(self, counters: Counters, logger: Any) -> None:
-        self._counters, self._logger, self._told = counters, logger, dict.fromkeys(NAMES, 0.0)
-        self._due = 0.0
+        self._counters, self._logger, self._due = counters, logger, 0.0
+        self._metrics = {name: made for name, text in NAMES.items() if (made := counter(name, text))}
+        self._told = dict.fromkeys(self._metrics, 0.0)
         self._troubles: dict[str, int | float] = dict.fromkeys(TROUBLES, 0)  # that were told
         self._complaints = Complaints(lambda text: logger.error(f"fd_postproc: {text}"))
         try:
@@ -133,15 +134,6 @@ class Reports:
             self._log_period = math.inf
             logger.error(f"fd_postproc: {error}; no statistics are logged")
         self._log_due = time.monotonic() + self._log_period
-        self._metrics = _prometheus_counters()
-
-    def patience(self, now: float) -> float | None:
-        """Seconds until `refresh` is due, at most an hour; None if it is not, without news."""
-        untold = self._metrics and self._counters.as_dict() != self._told
-        due = min(self._log_due, self._due if untold else math.inf)
-        if self._counters.receiver is not None:
-            due = min(due, now + PIECES_CHECK_S)
-        return None if due == math.inf else min(max(due - now, 0.0), 3600.0)
 
     def refresh(self, now: float) -> None:
         """Update the exported counters, once in `EXPORT_S`, and log when it is due."""
@@ -165,23 +157,8 @@ class Reports:
 
     def move_forward(self) -> None:
         """Set the exported counters to the totals."""
-        for name, value in self._counters.as_dict().items() if self._metrics else ():
-            if value > self._told[name]:
-                self._metrics[name].inc(value - self._told[name])
-                self._told[name] = value
-
-
-_exported: dict[str, Any] = {}
-
-
-def _prometheus_counters() -> dict[str, Any]:
-    """The process's Prometheus counters; none where prometheus_client cannot make them.
-
-    It refuses a name twice, and in multi-process mode it opens a file.
-    """
-    if not _exported:
-        with contextlib.suppress(ImportError, OSError, ValueError):
-            from prometheus_client import Counter
-
-            _exported.update({name: Counter(METRIC_PREFIX + name, text) for name, text in NAMES.items()})
-    return _exported
+        totals = self._counters.as_dict()
+        for name, metric in self._metrics.items():
+            if totals[name] > self._told[name]:
+                metric.inc(totals[name] - self._told[name])
+                self._told[name] = totals[name]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .gate.judgements import gate
-from .gate.seams import SEAMS
+from ..gate.judgements import gate
+from ..gate.seams import SEAMS
 from .gauges import export
 
 LOOK_S = 5.0

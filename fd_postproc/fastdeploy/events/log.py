@@ -1,16 +1,14 @@
-"""The plug-in's output for operators: FastDeploy's log files, standard error, a gauge."""
+"""The plug-in's words for operators: FastDeploy's log files, and standard error."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import logging
-import os
 import sys
 from typing import Any
 
-from ..support.environment import settle_switches
-from .gauges import export
+from ...support.environment import settle_switches
 
 
 def fastdeploy_log() -> logging.Logger:
@@ -55,18 +53,6 @@ def tell_variables(log: Any) -> None:
             log.error(f"fd_postproc: {text}")
 
 
-def export_active(side: str, active: bool) -> None:
-    """Set the gauge ``fd_postproc_active{side=...}`` of the engine, the worker or the api.
-
-    Workers of all ranks write for the page of rank 0's engine, which starts them: from rank 1 on a worker
-    names its rank, ``"worker 1"``, so that none hides another's fall-back.
-    """
-    rank = os.environ.get("PADDLE_TRAINER_ID", "")
-    if side == "worker" and rank not in ("", "0"):
-        side = f"worker {rank}"
-    export("active", "side", side, active)
-
-
 class _Forward(logging.Handler):
     """Handler that forwards our logger's records; FastDeploy removes the root's handlers."""
 
@@ -82,25 +68,3 @@ _forward = _Forward()
 def forward() -> None:
     """Forward the library's warnings (a full queue, an open one) to FastDeploy's log."""
     logging.getLogger("fd_postproc").addHandler(_forward)
-
-
-_counters: dict[str, Any] = {}
-
-
-def counter(name: str, text: str, label: str) -> Any:
-    """The metric ``fd_postproc_NAME_total{LABEL=...}``; None in a process without prometheus_client."""
-    if name not in _counters:
-        try:
-            from prometheus_client import Counter
-
-            _counters[name] = Counter(f"fd_postproc_{name}", text, [label])
-        except (ImportError, OSError, ValueError):  # none, no file to share, or the name is taken
-            _counters[name] = None
-    return _counters[name]
-
-
-def count(name: str, text: str, label: str, value: str, amount: int = 1) -> None:
-    """Add to the metric ``fd_postproc_NAME_total{LABEL=VALUE}``, where there is one."""
-    total = counter(name, text, label)
-    if total is not None and amount:
-        total.labels(value).inc(amount)

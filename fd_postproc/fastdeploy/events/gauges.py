@@ -23,9 +23,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..support.process_stat import KnownProcess
-from .gate.judgements import gate
-from .gate.seams import ENGINE
+from ...support.process_stat import KnownProcess
+from ..gate.judgements import gate
+from ..gate.seams import ENGINE
 
 
 class _About(NamedTuple):
@@ -156,6 +156,18 @@ def export(name: str, label: str, value: str, number: float) -> None:
                 _remove_files_of_ended(folder)
                 _files = _Files(folder)
             _files.set(name, label, value, float(number))
+
+
+def export_active(side: str, active: bool) -> None:
+    """Set the gauge ``fd_postproc_active{side=...}`` of the engine, the worker or the api.
+
+    Workers of all ranks write for the page of rank 0's engine, which starts them: from rank 1 on a worker
+    names its rank, ``"worker 1"``, so that none hides another's fall-back.
+    """
+    rank = os.environ.get("PADDLE_TRAINER_ID", "")
+    if side == "worker" and rank not in ("", "0"):
+        side = f"worker {rank}"
+    export("active", "side", side, active)
 
 
 def report(taken: dict[str, bool], side: str) -> None:

@@ -1,7 +1,6 @@
 """Guards of the seams: what of ours raises falls back to FastDeploy's own object, is logged and counted.
 
-The code at a seam catches the exception, calls FastDeploy's own, and tells its `Guard`.  Standard library
-only, as `seams`.
+The code at a seam catches the exception, calls FastDeploy's own, and calls `Guard.failed`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from . import logs
-from .gate.seams import SEAMS
-from .gauges import report
-from .logs import export_active, fastdeploy_log
+from ..gate.seams import SEAMS
+from .counters import count
+from .gauges import export_active, report
+from .log import fastdeploy_log
 
 MOST_IN_A_ROW = 3
 """Failures in a row after which a seam is FastDeploy's for good."""
@@ -72,7 +71,7 @@ class Guard:
         if ends:
             self.is_on = False
         with contextlib.suppress(Exception):  # what reports must not fail instead of what it reports
-            count(self.seam.name)
+            count("fallbacks", self.seam.name)
         with contextlib.suppress(Exception):
             self._report(error, ends)
         if ends:
@@ -94,10 +93,3 @@ class Guard:
                 export_active(seam.side, False)
             else:
                 report({seam.name.removeprefix("api "): False}, seam.side)
-
-
-def count(seam: str) -> None:
-    """Count one fallback in ``fd_postproc_fallbacks_total{seam=...}``."""
-    logs.count(
-        "fallbacks", "How often a part of fd_postproc raised and FastDeploy's own took over", "seam", seam
-    )

@@ -1,0 +1,1 @@
+"""What goes wrong, said once: guards, counters, gauges, and the log."""
