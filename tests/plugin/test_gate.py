@@ -30,6 +30,7 @@ from fd_postproc.fastdeploy.gate.statements import (
 )
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
+from tools.accept import reading
 
 KNOWN = """
 def advance(self, tasks, now=None):
@@ -713,4 +714,4 @@ def test_data_have_the_same_text_loaded_and_read(tmp_path):
     module = types.ModuleType("module")
     exec(text, vars(module))
     for name in ("LIMIT", "Base", "Method", "Row", "Plain", "Missing"):
-        assert data.value_in(module, name) == data.value_of_source(ast.parse(text), name)
+        assert data.value_in(module, name) == reading.value_of_source(ast.parse(text), name)
