@@ -199,7 +199,7 @@ def test_another_service_in_the_queue_is_told_for_ten_seconds(watched, log):
 def test_another_reader_is_told(reader, words, watched, log, monkeypatch):
     log.clear()
     one = watched()
-    assert one.processor.parts.queue.receiver._is_named
+    assert one.processor.parts.queue.attendance.is_named
     monkeypatch.setattr(recording, "_watch_readers", lambda *_: reader)
     one.processor.parts.recording.watch_readers(0.1)
     assert one.after(1) == "two-readers"
@@ -380,7 +380,7 @@ def test_a_neighbour_who_sends_rubbish_is_not_the_worker(watched):
     one.rig.insert("c", 2)
     key = queues.locate("plain")
     in_a_child(lambda: [sysv_ipc.MessageQueue(key).send(b"x") for _ in range(9)])
-    one.processor.parts.queue.receiver._sender_due = 0  # whoever is asked for next is asked for at once
+    one.processor.parts.queue.attendance.sender_due = 0  # whoever is asked for next is asked for at once
     for _ in range(9):
         one.receive()
     assert one.processor.counters.malformed == 9
@@ -490,7 +490,7 @@ def test_what_a_real_worker_does_meanwhile(looking_often, monkeypatch, log):
     orders, ends = os.pipe()
     workers = [worker := forked(obeying(orders))]
     try:
-        until(lambda: rig.processor.parts.queue.receiver._last_sender == worker)
+        until(lambda: rig.processor.parts.queue.attendance.last_sender == worker)
         for order, reason in (b"spin ", BUSY), (b"sleep", "silent"), (b"child", BUSY), (b"sleep", "silent"):
             os.write(ends, order)
             until(lambda reason=reason: gauge(reason) == 1)
