@@ -169,7 +169,7 @@ def test_a_function_that_does_not_run_still_tells_the_version():
     found = [("runs", known_function), ("other", known_function)]
     known = {"runs": runs, "other": other}
     assert judgements.compared(found, known, ["a fact"], {"other"}) == ((), {"a fact": False})
-    for new in (known_function, judgements.Unknown("other", "", 0)):  # unknown there is not unknown here
+    for new in (known_function, judgements.NewCode("other", "", 0)):  # unknown there is not unknown here
         known = {"runs": other, "other": {}}
         assert not judgements.compared([found[0], ("other", new)], known, ["a fact"], {"other"}).unknown
     assert judgements.compared(found, {"runs": runs, "other": {}}, ["a fact"], {"other"}).unknown

@@ -287,7 +287,7 @@ _ROWS = (
             "OpenAIServingCompletion._create_completion_logprobs",
             *("*._build_prompt_logprobs", "clamp_prompt_logprobs"),
         ),
-        "api.activation:settle",
+        "api.activation:install_or_fall_back",
         "the JSON of a chunk is written at once, not by pydantic",
         "FastDeploy's own class or method makes the part, and pydantic writes it",
         (
@@ -448,7 +448,7 @@ _ROWS = (
         WORKER,
         (_SAVING,),
         ("_build_stream_transfer_data",),
-        "worker.streams:replace_builder",
+        "worker.stream_builder:replace_builder",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
         "FastDeploy's builder makes its objects, if no piece of a long step was sent",
         (

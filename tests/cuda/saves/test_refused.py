@@ -11,7 +11,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops, queues
-from fd_postproc.fastdeploy.worker.sending import SaveOp
+from fd_postproc.fastdeploy.worker.save_ops import SaveOp
 from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, KINDS, save
 from tests.lib.rows import each

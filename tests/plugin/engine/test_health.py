@@ -21,8 +21,8 @@ from fd_postproc.explain.findings import findings
 from fd_postproc.explain.timeline import Picture
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
+from fd_postproc.fastdeploy.engine.processor import flight_record
 from fd_postproc.fastdeploy.engine.processor import health_check as check
-from fd_postproc.fastdeploy.engine.processor import recording
 from fd_postproc.fastdeploy.events.gauges import export
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
@@ -35,7 +35,7 @@ from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 # Modules whose clock is the test's.
-TIMED = ("processor.health_check", "processor.loop", "processor.recording", "health.watch")
+TIMED = ("processor.health_check", "processor.loop", "processor.flight_record", "health.watch")
 
 
 class Watched:
@@ -200,7 +200,7 @@ def test_another_reader_is_told(reader, words, watched, log, monkeypatch):
     log.clear()
     one = watched()
     assert one.processor.parts.queue.attendance.is_named
-    monkeypatch.setattr(recording, "_watch_readers", lambda *_: reader)
+    monkeypatch.setattr(flight_record, "_watch_readers", lambda *_: reader)
     one.processor.parts.recording.watch_readers(0.1)
     assert one.after(1) == "two-readers"
     assert words in log.text

@@ -14,12 +14,12 @@ from ....support.process_stat import cpu_seconds, process_stat
 from ..health.liveness import BUSY, Health, Liveness, Sight
 from ..health.outflow import Outflow, Outlet
 from ..health.scheduler_requests import table_of
+from .flight_record import Recording, launched
 from .host import Host
 from .journal import Journal
 from .loop import Loop
 from .pairing import Pairing
 from .queue_source import QueueSource
-from .recording import Recording, launched
 from .transfers import Transfers
 
 
