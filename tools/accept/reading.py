@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fd_postproc.fastdeploy.gate.data import ABSENT, MARK, digest_of, is_plain, text_of
 from fd_postproc.fastdeploy.gate.seams import PACKAGE, SEAMS
-from fd_postproc.fastdeploy.gate.statements import Statement, new_lines, statements, whole
+from fd_postproc.fastdeploy.gate.statements import Statement, bare, digest, parts_of, statements, whole
 
 OURS = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "engine"
 PROCESSOR, PARSERS = "token processor", "api parsers"
@@ -209,3 +209,33 @@ def _last_name(node):
     if isinstance(node, ast.Subscript):
         node = node.value
     return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def new_lines(node, known):
+    """First and last line of a function's statements that are not known.
+
+    Left out are those that are new only by their place: in a new statement, or right after one that was put
+    in.  After a changed one the next is shown, too: a digest does not say what came before it.
+    """
+    return list(_new_in([bare(node)], "", known))
+
+
+def _new_in(body, above, known):
+    before, is_new, any_new, lines = [""], False, False, (0, 0)
+    for one in body:
+        place = getattr(one, "pattern", one)  # of a case
+        lines = place.lineno, getattr(one, "end_lineno", place.lineno)
+        header, chain, blocks = parts_of(one, above)
+        digests = [digest(chain, each) for each in before]
+        was_new, is_new = is_new, digests[-1] not in known
+        if is_new and not (was_new and any(each in known for each in digests)):
+            yield lines
+            any_new = True
+        else:
+            is_new = False
+            inner = [each for name, value in blocks for each in _new_in(value, digest(chain, name), known)]
+            any_new |= bool(inner)
+            yield from inner
+        before.append(header)
+    if not any_new and body and digest(above, before[-1], "end") not in known:  # what came last is gone
+        yield lines
