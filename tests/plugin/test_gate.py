@@ -686,6 +686,19 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
 
 
 @pytest.mark.framework
+def test_the_same_objects_are_compared_once(double, monkeypatch):
+    cls, compared, stock = double.scheduler__local_scheduler.LocalScheduler, [], judgements.compared
+    monkeypatch.setattr(gate, "_judgements", {})
+    monkeypatch.setattr(judgements, "compared", lambda *told: compared.append(told) or stock(*told))
+    assert gate.judge("delivery", cls) == gate.judge("delivery", cls)
+    assert len(compared) == 1
+    monkeypatch.setattr(cls, "put_results", Called(cls.put_results))
+    assert "put_results" in gate.judge("delivery", cls).reason
+    assert len(compared) == 2
+    assert gate.why_left({"delivery": False}).keys() == {"delivery"}
+
+
+@pytest.mark.framework
 def test_each_class_of_a_module_has_its_own_judgement(double, monkeypatch):
     monkeypatch.setattr(gate, "_off", {})
     base = double.scheduler__local_scheduler.LocalScheduler
@@ -700,8 +713,10 @@ def test_each_class_of_a_module_has_its_own_judgement(double, monkeypatch):
 def test_data_that_ours_restates_are_compared(double, monkeypatch):
     cls = double.scheduler__local_scheduler.LocalScheduler
     assert gate.judge("delivery", cls).reason is None
+    monkeypatch.setattr(gate, "_judgements", {})
     monkeypatch.setattr(cls, "most", 3, raising=False)
     assert "LocalScheduler is other data" in gate.judge("delivery", cls).reason
+    assert gate.is_wrapped(ENGINE)
 
 
 def test_data_have_the_same_text_loaded_and_read(tmp_path):

@@ -76,6 +76,7 @@ class Judgement(NamedTuple):
     known: Record
     without: tuple[str, ...]
     what_runs: list[Any]
+    code: Verdict  # of the functions alone
     verdict: Verdict
 
     def is_of(self, what_runs: list[Any]) -> bool:
@@ -115,11 +116,12 @@ class Gate:
             lacks = NewCode(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0)
             return Verdict((lacks,), {})
         key = seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")
-        held, of = self._judgements.get(key), (known, (*without,))
-        if held is None or (held.known, held.without) != of or not held.is_of(_what_runs(found)):
-            verdict = compared(found, known, row.facts, without)
-            held = self._judgements[key] = Judgement(row, place, *of, _what_runs(found), verdict)
-        return held.verdict._replace(unknown=(*held.verdict.unknown, *_new_data(row, known)))
+        held, of, what_runs = self._judgements.get(key), (known, (*without,)), _what_runs(found)
+        is_held = held is not None and (held.known, held.without) == of and held.is_of(what_runs)
+        code = held.code if held and is_held else compared(found, known, row.facts, without)
+        verdict = code._replace(unknown=(*code.unknown, *_new_data(row, known)))
+        self._judgements[key] = Judgement(row, place, *of, what_runs, code, verdict)
+        return verdict
 
     def why_left(self, taken: dict[str, bool]) -> dict[str, str]:
         """Why paths are left to FastDeploy, by name: which of its functions has new code, and where."""
