@@ -19,7 +19,7 @@ HEAD = """\
 
 fd_postproc changes FastDeploy while it runs, in three kinds of processes. This page lists every
 change. `python docs/generate_seams.py` makes it from `fd_postproc/fastdeploy/gate/seams.py`, which
-also says what takes each one's place, and what is checked besides the code.
+also says what takes each one's place.
 
 * Modules are below `fastdeploy`. A name that begins with a dot or a colon is of the same class or
   module as the one before it.

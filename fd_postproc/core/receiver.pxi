@@ -8,7 +8,6 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 from fd_postproc.headers.counter cimport fdc_add, fdc_read, fdc_set
-from fd_postproc.headers.flight cimport FDB_BUSY, fdb_set
 from fd_postproc.headers.frames cimport (
     FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_begin, fdf_count_stalled,
     fdf_free,
@@ -31,9 +30,6 @@ TROUBLES = ("incomplete", "missing", "doubled", "reordered")
 cdef int _WAKING = 145, _WAKING_FAST = 100
 # _take_in's word for a message type that is neither FastDeploy's nor ours.
 cdef int _WRONG_MTYPE = -3
-# Time between two queries for the sender, if the last one was answered, and if not.
-cdef int64_t _ASK_SENDER_NS = 100_000_000
-cdef int64_t _ASK_AGAIN_NS = 1_000_000
 
 
 def _receiver_arguments(
@@ -135,12 +131,7 @@ cdef class Receiver:
     cdef fdw_fault fault     # or why it was refused
     cdef int64_t told[4]     # see _news
     cdef bint warned         # whether an incomplete frame was logged
-    cdef public bint _follows_sender  # for the plug-in: keep _last_sender, and when steps were received
-    cdef public FlightRing _ring  # likewise: told of every step that is in hand from now on
-    cdef public object _keeper    # likewise: called with every step
-    cdef public int64_t _sender_due  # monotonic ns at which the sender may be queried again
-    cdef readonly int64_t _last_sender  # the process that sent the last step whose sender is known; or 0
-    cdef readonly bint _is_named  # whether the kernel has named this process as the queue's last reader
+    cdef public Attendance _attendance  # the plug-in's; or None
     cdef int64_t taken       # payload bytes of the last message
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_corrupt, n_waits, waited_ns
@@ -465,38 +456,17 @@ cdef class Receiver:
             self.held = self.held or self._next(deadline, False) >= 0
             if fdc_read(&self.frames.incomplete) > 0 and not self.warned:
                 self.warned = True
-                if not self._follows_sender:  # its owner reports all of them
+                if self._attendance is None:  # its owner reports all of them
                     queues.log.warning("fd_postproc: %s: %s", self._where(), queues.INCOMPLETE)
             if not self.held:
                 return None
             step = _gathered(&self.opened)
             self.held = False
-            if self._follows_sender:
-                self._note(step)
-            if self._keeper is not None:
-                self._keeper(step)
+            if self._attendance is not None:
+                self._attendance.note(self.msqid, step)
             return step
         finally:
             self.busy = False
-
-    cdef int _note(self, Step step) except -1:
-        """When was a step received, and who sent it?  The kernel knows only the last sender, so this is known
-        only while nothing else is in the queue."""
-        cdef fds_status status
-        cdef int64_t now = fds_now()
-        step.received = now
-        if self._ring is not None and self._ring.is_ours():
-            fdb_set(&self._ring.ring, FDB_BUSY, now)
-        if now < self._sender_due:
-            return 0
-        self._sender_due = now + _ASK_AGAIN_NS
-        if fds_stat(self.msqid, &status) < 0:
-            return 0
-        self._is_named |= status.last_receiver != 0
-        if status.messages == 0:
-            self._last_sender = status.last_sender
-            self._sender_due = now + _ASK_SENDER_NS
-        return 0
 
     def _receive_into(self, uintptr_t tokens, uintptr_t scores, uintptr_t ranks, int32_t columns, bint wait):
         """For `fd_postproc.ops`: receive one message into tensors whose sizes the caller has checked.

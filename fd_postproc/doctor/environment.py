@@ -16,7 +16,7 @@ from glob import glob
 from pathlib import Path
 
 from ..core.cuda import driver_version, why_no_cuda
-from ..fastdeploy.api.engine_process import Unknown, peer_of
+from ..fastdeploy.api.engine_process import NoEngine, peer_of
 from ..flight.files import fault_of, folders, listed, temporary_folder
 from ..flight.reading import Flight, FlightError, read
 from ..support.environment import (
@@ -182,7 +182,7 @@ def check_peers(sockets: str = "/dev/shm/[0-9]*.socket") -> list[Finding]:
     )
     found = []
     for path in sorted(glob(sockets)):
-        with suppress(Unknown):
+        with suppress(NoEngine):
             if peer_of(path) == os.getpid():
                 found.append(Finding("info", "environment", "engine-unnamed", path, seen))
     return found

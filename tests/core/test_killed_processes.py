@@ -9,6 +9,7 @@ import time
 import pytest
 
 import fd_postproc as fp
+from fd_postproc._core import Attendance
 from tests import reference
 from tests.lib.children import ended, forked, in_a_child, python
 from tests.lib.marks import forks_beside_threads
@@ -214,14 +215,14 @@ def test_who_sent_a_step(queue):
         return child
 
     def received():
-        receiver._sender_due = 0  # asked at every step
+        attendance.sender_due = 0  # asked at every step
         assert receiver.receive(20) == step
-        return receiver._last_sender
+        return attendance.last_sender
 
-    receiver = fp.Receiver("plain", key=queue.key)
+    receiver, attendance = fp.Receiver("plain", key=queue.key), Attendance()
     child()
-    assert received() == 0  # one that does not follow senders asks nothing
-    receiver._follows_sender = True
+    assert received() == 0  # nobody asks
+    receiver._attendance = attendance
     first, second = child(), child()
     assert received() == 0
     assert received() == second != first

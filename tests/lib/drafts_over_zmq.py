@@ -11,7 +11,7 @@ import os
 
 from fd_postproc._core import step_from_tensors
 from fd_postproc.fastdeploy.engine.processor_class import make_class
-from fd_postproc.fastdeploy.worker.streams import numbering
+from fd_postproc.fastdeploy.worker.stream_builder import numbering
 from tests.reference import ReferenceStep, encode_frame
 from tools.accept import classes as compatibility
 from tools.accept import steps as canned

@@ -16,8 +16,8 @@ from fd_postproc import queues
 from fd_postproc._core import payload_size
 from fd_postproc.fastdeploy.events import log
 from fd_postproc.fastdeploy.worker import entry as worker
-from fd_postproc.fastdeploy.worker import warmup
-from fd_postproc.fastdeploy.worker.sending import SaveOp
+from fd_postproc.fastdeploy.worker import kernel_warmup
+from fd_postproc.fastdeploy.worker.save_ops import SaveOp
 from fd_postproc.ops.table import SAVE_OPS
 from tests import reference
 from tests.lib.frameworks import Paddle
@@ -72,7 +72,7 @@ def arrives(double, channel, *which):
 
 def restore_save_ops():
     """FastDeploy's own save ops again, wherever ours went; nothing that the worker side has begun goes on."""
-    warmup.end()
+    kernel_warmup.end()
     for name, module in list(sys.modules.items()):
         if name.startswith("fastdeploy.") and hasattr(module, "__dict__"):
             for op in SAVE_OPS:

@@ -30,6 +30,7 @@ from fd_postproc.fastdeploy.gate.statements import (
 )
 from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
+from tools.accept import reading
 
 KNOWN = """
 def advance(self, tasks, now=None):
@@ -168,7 +169,7 @@ def test_a_function_that_does_not_run_still_tells_the_version():
     found = [("runs", known_function), ("other", known_function)]
     known = {"runs": runs, "other": other}
     assert judgements.compared(found, known, ["a fact"], {"other"}) == ((), {"a fact": False})
-    for new in (known_function, judgements.Unknown("other", "", 0)):  # unknown there is not unknown here
+    for new in (known_function, judgements.NewCode("other", "", 0)):  # unknown there is not unknown here
         known = {"runs": other, "other": {}}
         assert not judgements.compared([found[0], ("other", new)], known, ["a fact"], {"other"}).unknown
     assert judgements.compared(found, {"runs": runs, "other": {}}, ["a fact"], {"other"}).unknown
@@ -691,6 +692,19 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
 
 
 @pytest.mark.framework
+def test_the_same_objects_are_compared_once(double, monkeypatch):
+    cls, compared, stock = double.scheduler__local_scheduler.LocalScheduler, [], judgements.compared
+    monkeypatch.setattr(gate, "_judgements", {})
+    monkeypatch.setattr(judgements, "compared", lambda *told: compared.append(told) or stock(*told))
+    assert gate.judge("delivery", cls) == gate.judge("delivery", cls)
+    assert len(compared) == 1
+    monkeypatch.setattr(cls, "put_results", Called(cls.put_results))
+    assert "put_results" in gate.judge("delivery", cls).reason
+    assert len(compared) == 2
+    assert gate.why_left({"delivery": False}).keys() == {"delivery"}
+
+
+@pytest.mark.framework
 def test_each_class_of_a_module_has_its_own_judgement(double, monkeypatch):
     monkeypatch.setattr(gate, "_off", {})
     base = double.scheduler__local_scheduler.LocalScheduler
@@ -705,8 +719,10 @@ def test_each_class_of_a_module_has_its_own_judgement(double, monkeypatch):
 def test_data_that_ours_restates_are_compared(double, monkeypatch):
     cls = double.scheduler__local_scheduler.LocalScheduler
     assert gate.judge("delivery", cls).reason is None
+    monkeypatch.setattr(gate, "_judgements", {})
     monkeypatch.setattr(cls, "most", 3, raising=False)
     assert "LocalScheduler is other data" in gate.judge("delivery", cls).reason
+    assert gate.is_wrapped(ENGINE)
 
 
 def test_data_have_the_same_text_loaded_and_read(tmp_path):
@@ -719,4 +735,4 @@ def test_data_have_the_same_text_loaded_and_read(tmp_path):
     module = types.ModuleType("module")
     exec(text, vars(module))
     for name in ("LIMIT", "Base", "Method", "Row", "Plain", "Missing"):
-        assert data.value_in(module, name) == data.value_of_source(ast.parse(text), name)
+        assert data.value_in(module, name) == reading.value_of_source(ast.parse(text), name)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fd_postproc.fastdeploy.engine.delivery.sending import SEND, Sending, Stock
 from fd_postproc.fastdeploy.engine.results._results import Handover, Plan
-from fd_postproc.fastdeploy.gate.introspection import with_globals
+from fd_postproc.fastdeploy.gate.replacements import with_globals
 
 from .private_globals import Notes
 

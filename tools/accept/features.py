@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fd_postproc.core.layout import Channel
-from fd_postproc.fastdeploy.gate.introspection import STORAGE
+from fd_postproc.fastdeploy.engine.processor.transfers import STORAGE
 from fd_postproc.fastdeploy.gate.seams import SEAMS
 
 from .sandbox import Sandbox, is_library

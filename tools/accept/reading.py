@@ -9,9 +9,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from fd_postproc.fastdeploy.gate.data import ABSENT, MARK, digest_of, value_of_source
+from fd_postproc.fastdeploy.gate.data import ABSENT, MARK, digest_of, is_plain, text_of
 from fd_postproc.fastdeploy.gate.seams import PACKAGE, SEAMS
-from fd_postproc.fastdeploy.gate.statements import Statement, new_lines, statements, whole
+from fd_postproc.fastdeploy.gate.statements import Statement, bare, digest, parts_of, statements, whole
 
 OURS = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "engine"
 PROCESSOR, PARSERS = "token processor", "api parsers"
@@ -172,3 +172,70 @@ def called_by_ours() -> frozenset[str]:
     return frozenset(
         {*re.findall(r"\b(?:self\.host|self|host)\.(\w+)", texts)} - {*re.findall(r"def (\w+)", texts)}
     )
+
+
+def value_of_source(tree, name):
+    """The text of a name in a module's source."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _class_text(node)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(getattr(one, "id", None) == name for one in targets):
+            return repr(ast.literal_eval(node.value))
+    return ABSENT
+
+
+def _class_text(node):
+    bases = [one for one in map(_last_name, node.bases) if one != "object"]
+    is_dataclass = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    body = {}
+    for one in node.body:
+        if isinstance(one, ast.AnnAssign) and is_dataclass:
+            continue
+        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
+        if not isinstance(one, (ast.Assign, ast.AnnAssign)) or one.value is None:
+            continue
+        try:
+            value = ast.literal_eval(one.value)
+        except ValueError:
+            if _last_name(getattr(one.value, "func", None)) != "auto":
+                continue
+            value = len(body) + 1
+        body |= {each.id: value for each in targets if isinstance(each, ast.Name) and is_plain(value)}
+    return text_of("enum" if "Enum" in "".join(bases) else "class", bases, body)
+
+
+def _last_name(node):
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def new_lines(node, known):
+    """First and last line of a function's statements that are not known.
+
+    Left out are those that are new only by their place: in a new statement, or right after one that was put
+    in.  After a changed one the next is shown, too: a digest does not say what came before it.
+    """
+    return list(_new_in([bare(node)], "", known))
+
+
+def _new_in(body, above, known):
+    before, is_new, any_new, lines = [""], False, False, (0, 0)
+    for one in body:
+        place = getattr(one, "pattern", one)  # of a case
+        lines = place.lineno, getattr(one, "end_lineno", place.lineno)
+        header, chain, blocks = parts_of(one, above)
+        digests = [digest(chain, each) for each in before]
+        was_new, is_new = is_new, digests[-1] not in known
+        if is_new and not (was_new and any(each in known for each in digests)):
+            yield lines
+            any_new = True
+        else:
+            is_new = False
+            inner = [each for name, value in blocks for each in _new_in(value, digest(chain, name), known)]
+            any_new |= bool(inner)
+            yield from inner
+        before.append(header)
+    if not any_new and body and digest(above, before[-1], "end") not in known:  # what came last is gone
+        yield lines

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fd_postproc.fastdeploy.gate.introspection import STORAGE
+from fd_postproc.fastdeploy.engine.processor.transfers import STORAGE
 
 from .fakes import (
     FakeConnector,

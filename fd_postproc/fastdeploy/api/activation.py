@@ -13,7 +13,7 @@ from .chunks.building_blocks import Blocks, blocks_of, install
 WHAT = {"serving_chat": "chat completions", "serving_completion": "completions"}
 
 
-def settle(module: Any) -> str | None:
+def install_or_fall_back(module: Any) -> str | None:
     """Install our parts in ``serving_chat`` or ``serving_completion``; return why FastDeploy's own stay."""
     blocks, reason = decide(module)
     log, what = api_log(), WHAT[module.__name__.rpartition(".")[2]]

@@ -24,7 +24,7 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 REFUSED = 4  # looks in a row, after which an engine without a number has ended
 
 
-class Unknown(Exception):
+class NoEngine(Exception):
     """Raised when the engine's process cannot be identified; the message says why."""
 
 
@@ -56,14 +56,14 @@ def peer_of(path: str) -> int:
 
     Raises
     ------
-    Unknown
+    NoEngine
         If nothing listens there.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
         try:
             connection.connect(path)
         except OSError as error:
-            raise Unknown(f"{path}: {errno.errorcode.get(error.errno or 0)}, {error.strerror}") from error
+            raise NoEngine(f"{path}: {errno.errorcode.get(error.errno or 0)}, {error.strerror}") from error
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid: int = _CREDENTIALS.unpack(credentials)[0]
     return pid
@@ -74,20 +74,22 @@ def listener(path: str) -> KnownProcess | Unnumbered:
 
     Raises
     ------
-    Unknown
+    NoEngine
         If nothing listens there, or the process has ended or cannot be seen from here.
     """
     pid = peer_of(path)
     if pid == os.getpid():
         return _without_its_number(path)
     if pid <= 0:
-        raise Unknown(f"the process that listens at {path} is in another PID namespace")
+        raise NoEngine(f"the process that listens at {path} is in another PID namespace")
     try:
         process = KnownProcess.of(pid)
     except (OSError, IndexError) as error:
-        raise Unknown(f"process {pid}, which made {path} listen, cannot be seen in /proc: {error}") from error
+        raise NoEngine(
+            f"process {pid}, which made {path} listen, cannot be seen in /proc: {error}"
+        ) from error
     if not process.is_alive():
-        raise Unknown(f"process {pid}, which made {path} listen, has ended")
+        raise NoEngine(f"process {pid}, which made {path} listen, has ended")
     return process
 
 

@@ -1,7 +1,7 @@
 """The entry point for FastDeploy's API server, in its plug-in group ``fastdeploy.tool_parser_plugins``.
 
 FastDeploy calls the group's functions in every process that imports its package.  Only a process that serves
-imports the serving code later: then `activation.settle` decides whether ours is used.
+imports the serving code later: then `activation.install_or_fall_back` decides whether ours is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def register() -> None:
         from ..loading import when_loaded
 
         for name in SEAMS["api chunks"].modules:
-            when_loaded(name, _settle)
+            when_loaded(name, _install_chunks)
         for name, seam in API_PARTS.items():
             for place in seam.modules:
                 when_loaded(place, functools.partial(_put_in, name))
@@ -89,7 +89,7 @@ def install(module: Any) -> Callable[[], None]:
                 if gate.is_taken(SEAMS["api watchdog"]):
                     watch(client)
                 started()
-                _settle_joined_results(client)
+                _say_what_may_be_joined(client)
         except Exception as error:
             guard.failed(error)
         return outcome
@@ -97,11 +97,11 @@ def install(module: Any) -> Callable[[], None]:
     return replacements.install("api start", (cls, "create_zmq_client", create_zmq_client))
 
 
-def _settle_joined_results(client: Any) -> None:
+def _say_what_may_be_joined(client: Any) -> None:
     try:
         from .text import joined_results, views
 
-        joined_results.settle(client, views.why_not_joined)
+        joined_results.announce_or_withdraw(client, views.why_not_joined)
     except Exception:
         logging.getLogger("fd_postproc").exception("the engine joins no results for this API process")
 
@@ -122,11 +122,11 @@ def started() -> None:
     report_known(API)
 
 
-def _settle(module: object) -> None:
+def _install_chunks(module: object) -> None:
     try:
-        from .activation import settle
+        from .activation import install_or_fall_back
 
-        settle(module)
+        install_or_fall_back(module)
     except Exception:
         logging.getLogger("fd_postproc").exception(
             "the API server's side is off: FastDeploy's own code stays"

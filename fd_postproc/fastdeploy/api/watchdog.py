@@ -24,7 +24,7 @@ from ..gate.seams import API, NotPlain
 from ..loading import when_loaded
 from .connections import RequestMap
 from .dispatcher import down_dispatcher
-from .engine_process import Unknown, Unnumbered, listener, socket_file
+from .engine_process import NoEngine, Unnumbered, listener, socket_file
 from .outage import Outage
 
 LOOK_S = 0.5  # between two checks of the engine's process
@@ -120,7 +120,7 @@ class Watchdog(Outage):
             return  # the socket of the one that is gone, which its children may hold
         try:
             engine = listener(self._path)
-        except Unknown as reason:
+        except NoEngine as reason:
             if not self.is_gone and str(reason) != self._unknown:
                 self._unknown = str(reason)
                 api_log().info(f"fd_postproc: API side cannot tell yet whether the engine lives: {reason}")

@@ -133,7 +133,7 @@ def _record(processor: Any, channel: Channel, text: str, log: Any) -> None:
     weakref.finalize(processor, recorder.end)
 
 
-def settle(processor: Any, module: Any, stock: type) -> Decision:
+def install_or_fall_back(processor: Any, module: Any, stock: type) -> Decision:
     """Decide for a token processor that was just constructed; a fallback makes it FastDeploy's own.
 
     Its class is ours, a subclass of `stock`, and `module` is ``fastdeploy.output.token_processor``.

@@ -25,8 +25,8 @@ _handing_over = False
 def token_processor() -> type:
     """The token processor's class: ours, another plug-in's if there is one, or FastDeploy's own.
 
-    Whether ours is used is decided when it is constructed (`activation.settle`): many processes import the
-    engine without ever constructing it.
+    Whether ours is used is decided when it is constructed (`activation.install_or_fall_back`): many
+    processes import the engine without ever constructing it.
     """
     module = importlib.import_module(MODULE)
     log = getattr(module, "llm_logger", logging.getLogger(NAME))

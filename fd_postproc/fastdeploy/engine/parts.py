@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from .lifecycle import Lifecycle
 from .processor.draft_gauges import DraftGauges
 from .processor.ending import Ending
+from .processor.flight_record import Recording
 from .processor.health_check import HealthCheck
 from .processor.journal import Journal
 from .processor.loop import Loop
 from .processor.object_step import Streamed
 from .processor.pairing import Pairing
 from .processor.queue_source import QueueSource
-from .processor.recording import Recording
 from .processor.reporter import Reporter
 from .processor.request import Requests
 from .processor.socket_source import SocketSource

@@ -10,7 +10,7 @@ from ...core.layout import Layout
 from ..events.totals import Counters
 from ..gate.judgements import gate
 from ..gate.seams import SEAMS
-from .activation import SEAM, settle
+from .activation import SEAM, install_or_fall_back
 from .parts import Parts
 from .processor.host import Host
 from .results.result_classes import plan_of
@@ -63,7 +63,7 @@ class Methods(Host):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """Construct as FastDeploy does; then prepare to receive, or fall back."""
         super().__init__(*arguments, **named)
-        if settle(self, self.fd, self.stock).compatible:
+        if install_or_fall_back(self, self.fd, self.stock).compatible:
             self.parts.lifecycle.prepare()
 
     @cached_property

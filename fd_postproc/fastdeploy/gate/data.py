@@ -6,7 +6,6 @@ without a dataclass's fields, which are read where they are used; a constant its
 
 from __future__ import annotations
 
-import ast
 import enum
 from hashlib import blake2b
 from typing import Any
@@ -30,53 +29,18 @@ def value_in(module: Any, name: str) -> str:
         return repr(value)
     bases = [one.__name__ for one in value.__bases__ if one is not object]
     if issubclass(value, enum.Enum):
-        return _text("enum", bases, {name: one.value for name, one in value.__members__.items()})
+        return text_of("enum", bases, {name: one.value for name, one in value.__members__.items()})
     fields = getattr(value, "__dataclass_fields__", {})
-    body = {name: one for name, one in vars(value).items() if name not in fields and _is_plain(one)}
-    return _text("class", bases, body)
+    body = {name: one for name, one in vars(value).items() if name not in fields and is_plain(one)}
+    return text_of("class", bases, body)
 
 
-def value_of_source(tree: ast.Module, name: str) -> str:
-    """The text of a name in a module's source."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return _class_text(node)
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(getattr(one, "id", None) == name for one in targets):
-            return repr(ast.literal_eval(node.value))  # type: ignore[attr-defined]
-    return ABSENT
+def is_plain(value: Any) -> bool:
+    """Whether a value's ``repr`` says all of it."""
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(is_plain, value)))
 
 
-def _class_text(node: ast.ClassDef) -> str:
-    bases = [one for one in map(_last_name, node.bases) if one != "object"]
-    is_dataclass = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
-    body: dict[str, Any] = {}
-    for one in node.body:
-        if isinstance(one, ast.AnnAssign) and is_dataclass:
-            continue
-        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
-        if not isinstance(one, (ast.Assign, ast.AnnAssign)) or one.value is None:
-            continue
-        try:
-            value = ast.literal_eval(one.value)
-        except ValueError:
-            if _last_name(getattr(one.value, "func", None)) != "auto":
-                continue
-            value = len(body) + 1
-        body |= {each.id: value for each in targets if isinstance(each, ast.Name) and _is_plain(value)}
-    return _text("enum" if "Enum" in "".join(bases) else "class", bases, body)
-
-
-def _last_name(node: Any) -> str:
-    if isinstance(node, ast.Subscript):
-        node = node.value
-    return str(getattr(node, "attr", getattr(node, "id", "")))
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_plain, value)))
-
-
-def _text(kind: str, bases: list[str], body: dict[str, Any]) -> str:
+def text_of(kind: str, bases: list[str], body: dict[str, Any]) -> str:
+    """The text of a class, by the names of its bases and the values in its body."""
     values = ", ".join(f"{name}={value!r}" for name, value in sorted(body.items()) if name[:2] != "__")
     return f"{kind}({', '.join(bases)}): {values}"

@@ -29,7 +29,7 @@ from .seams import PACKAGE, SEAMS, NotPlain, Seam
 from .statements import Statement, file_of, runs_its_text, statements_of, whole_of
 
 
-class Unknown(NamedTuple):
+class NewCode(NamedTuple):
     """The first unknown statement of a function, or its wrapper; line 0: there is no source."""
 
     function: str
@@ -53,13 +53,13 @@ class Verdict(NamedTuple):
 
     Attributes
     ----------
-    unknown : tuple of Unknown
+    unknown : tuple of NewCode
         One for each function with a statement that is not recorded.
     facts : dict of str to bool
         Attributes that our class needs: what the recorded versions with these statements do.
     """
 
-    unknown: tuple[Unknown, ...]
+    unknown: tuple[NewCode, ...]
     facts: dict[str, bool]
 
     @property
@@ -76,6 +76,7 @@ class Judgement(NamedTuple):
     known: Record
     without: tuple[str, ...]
     what_runs: list[Any]
+    code: Verdict  # of the functions alone
     verdict: Verdict
 
     def is_of(self, what_runs: list[Any]) -> bool:
@@ -112,14 +113,15 @@ class Gate:
         row, known = SEAMS[seam], self.record.get(seam, {})
         found = [*functions_of(row, place, known)]
         if row.functions and all(name in without for name, _ in found):
-            lacks = Unknown(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0)
+            lacks = NewCode(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0)
             return Verdict((lacks,), {})
         key = seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")
-        held, of = self._judgements.get(key), (known, (*without,))
-        if held is None or (held.known, held.without) != of or not held.is_of(_what_runs(found)):
-            verdict = compared(found, known, row.facts, without)
-            held = self._judgements[key] = Judgement(row, place, *of, _what_runs(found), verdict)
-        return held.verdict._replace(unknown=(*held.verdict.unknown, *_new_data(row, known)))
+        held, of, what_runs = self._judgements.get(key), (known, (*without,)), _what_runs(found)
+        is_held = held is not None and (held.known, held.without) == of and held.is_of(what_runs)
+        code = held.code if held and is_held else compared(found, known, row.facts, without)
+        verdict = code._replace(unknown=(*code.unknown, *_new_data(row, known)))
+        self._judgements[key] = Judgement(row, place, *of, what_runs, code, verdict)
+        return verdict
 
     def why_left(self, taken: dict[str, bool]) -> dict[str, str]:
         """Why paths are left to FastDeploy, by name: which of its functions has new code, and where."""
@@ -152,13 +154,13 @@ class Gate:
         """Note whether a fast path, by its name without the side's, is ours."""
         self._off[side, name] = not is_used
 
-    def changes(self, side: str, **objects: Any) -> dict[str, list[Unknown]]:
+    def changes(self, side: str, **objects: Any) -> dict[str, list[NewCode]]:
         """What somebody has wrapped or replaced since `judge` found it known, by seam.
 
         Seams are the `side`'s of which ours is used.  In `objects` are FastDeploy's objects by seam, on which
         methods may be set.
         """
-        told: dict[str, list[Unknown]] = {}
+        told: dict[str, list[NewCode]] = {}
         for held in list(self._judgements.values()):
             row = held.row
             if row.side == side and self.is_used(row) and not held.verdict.unknown:
@@ -172,7 +174,7 @@ class Gate:
                 attribute = name.rpartition(".")[2]
                 if attribute in set_here and not is_ours(set_here[attribute]):
                     by, file, line = place_of(set_here[attribute])
-                    change = Unknown(name, file, line, f"replaced on an object by {by}")
+                    change = NewCode(name, file, line, f"replaced on an object by {by}")
                     told.setdefault(seam, []).append(change)
         return {seam: changed for seam, changed in told.items() if changed}
 
@@ -203,7 +205,7 @@ def compared(
     """Compare named functions with what is recorded of a seam; those `without` are never unknown."""
     unknown, marks = [], set()
     for name, function in found:
-        if isinstance(function, Unknown):
+        if isinstance(function, NewCode):
             unknown.append(function)
             continue
         recorded = known.get(name, {})
@@ -211,21 +213,21 @@ def compared(
             marks.add(recorded[text])
             told: Sequence[Statement] = ()
         elif not (told := statements_of(function)):
-            unknown.append(Unknown(name, "its source is not there", 0))
+            unknown.append(NewCode(name, "its source is not there", 0))
             continue
         new = next((one for one in told if one.digest not in recorded), None)
         if new is not None:
-            unknown.append(Unknown(name, file_of(function), new.line))
+            unknown.append(NewCode(name, file_of(function), new.line))
         elif not runs_its_text(function):
             line = function.__code__.co_firstlineno
-            unknown.append(Unknown(name, file_of(function), line, "not what its file says: other code runs"))
+            unknown.append(NewCode(name, file_of(function), line, "not what its file says: other code runs"))
         marks |= {recorded.get(one.digest, "") for one in told}
     unknown = [one for one in unknown if one.function not in without]
     signs = signs_of(marks, facts)
     for fact, both in signs.items() if not unknown else ():
         if len(both) != 1:
             why = "joins statements of versions that do different things" if both else "tells no version"
-            unknown.append(Unknown("the whole", f"it {why} ({fact})", 0))
+            unknown.append(NewCode("the whole", f"it {why} ({fact})", 0))
     return Verdict(tuple(unknown), {fact: "+" in one for fact, one in signs.items()})
 
 
@@ -235,7 +237,7 @@ def compared(
 def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterator[tuple[str, Any]]:
     """What runs by the names of a row and the record, as far as this FastDeploy has them.
 
-    A wrapper of somebody else's is an `Unknown`; what it wraps comes after it.
+    A wrapper of somebody else's is an `NewCode`; what it wraps comes after it.
     """
     is_of_any = any(one.startswith("*.") for one in row.stands_for)  # each class that defines it itself
     for named in dict.fromkeys((*row.functions, *(one for one in recorded if one[0] != MARK))):
@@ -272,19 +274,19 @@ def _called(lineage: Iterable[Any], name: str, shown: str, calls_outer: bool) ->
             return
 
 
-def _wrapper(wrapper: Any, name: str, wraps: bool) -> Unknown:
+def _wrapper(wrapper: Any, name: str, wraps: bool) -> NewCode:
     by, file, line = place_of(wrapper)
-    return Unknown(name, file, line, f"{'wrapped' if wraps else 'replaced'} by {by}")
+    return NewCode(name, file, line, f"{'wrapped' if wraps else 'replaced'} by {by}")
 
 
-def _new_data(row: Seam, known: Record) -> Iterator[Unknown]:
+def _new_data(row: Seam, known: Record) -> Iterator[NewCode]:
     """Data of a row that have another value than any that is recorded."""
     for name in row.data:
         where, _, attribute = name[1:].rpartition(":")
         module = sys.modules.get(PACKAGE + where)
         if module is not None and digest_of(value := value_in(module, attribute)) not in known.get(name, {}):
             file = getattr(module, "__file__", "") or ""
-            yield Unknown(name[1:], file, 0, f"other data than is known here: {value}")
+            yield NewCode(name[1:], file, 0, f"other data than is known here: {value}")
 
 
 gate = Gate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,3 +87,21 @@ def classes_that_define(module: Any, method: str) -> list[Any]:
         for one in vars(module).values()
         if isinstance(one, type) and method in vars(one) and one.__module__ == module.__name__
     ]
+
+
+def with_globals(function: Any, **names: Any) -> Any:
+    """Copy a function of FastDeploy's with replacements for some names of its module.
+
+    Raises
+    ------
+    TypeError
+        If it is none: its module's names would be somebody else's.
+    """
+    if type(function) is not types.FunctionType:
+        raise TypeError(f"{function!r} is no plain function")
+    space, cells = {**function.__globals__, **names}, function.__closure__
+    copy = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
+    copy.__dict__.update(function.__dict__)
+    return copy

@@ -33,7 +33,6 @@ class Seam:
     """Attributes that are set: ``name`` of the module, or ``Class.name``; ``*.name``: of each class that
     defines it.  Empty: nothing is set, FastDeploy's own is called less often."""
     ours: str  # what takes its place: ``module:name`` below `fd_postproc.fastdeploy`
-    checked: str  # what is looked at besides the code that `stands_for` names
     gain: str  # what becomes faster or safer
     falls_back: str  # what happens where ours raises, for the log and the page
     stands_for: tuple[str, ...] = ()
@@ -146,7 +145,6 @@ _ROWS = (
         (_PROCESSOR,),
         (),
         "engine.processor_class:make_class",
-        "A subclass, which FastDeploy loads by its own entry point.",
         "a step is decoded, advanced and delivered in one loop",
         "the request ends with an error, or the step is lost and counted: FastDeploy has nothing for a step",
         (
@@ -170,7 +168,6 @@ _ROWS = (
         (_REQUEST,),
         (),
         "engine.results.result_classes:plan_of",
-        "`to_dict` is asked once a request; at each message, that it is the same.",
         "results become bytes and dictionaries by their request's template, not by FastDeploy's to_dict",
         "FastDeploy's to_dict makes the dictionaries of the request's results",
         ("RequestOutput.to_dict", "CompletionOutput.to_dict", "RequestMetrics.to_dict"),
@@ -181,7 +178,6 @@ _ROWS = (
         (_PROCESSOR,),
         (),
         "engine.results.result_classes:plan_of",
-        "Two requests are stamped by FastDeploy's method.",
         "requests are advanced in one loop, which sets the four known time stamps",
         "the request ends with an error that its client sees",
         ("engine.request:RequestMetrics.record_recv_token",),
@@ -192,7 +188,6 @@ _ROWS = (
         ("fastdeploy.metrics.metrics",),
         (),
         "engine.results._results:Sums",
-        "The attributes of the metric objects.",
         "a step's samples of FastDeploy's metrics are summed up, not observed one by one",
         "the samples are lost, the request goes on",
         ("output.token_processor:TokenProcessor._record_metrics",),
@@ -203,7 +198,6 @@ _ROWS = (
         (_SCHEDULER,),
         (),
         "engine.delivery.delivery:handover_in",
-        "At each step, that the scheduler's methods are its class's.",
         "a step's results go into FastDeploy's scheduler and out of it at once, not one by one",
         "the scheduler's own put_results gets what is not in it yet, its get_results gives what is there",
         (
@@ -219,7 +213,6 @@ _ROWS = (
         (_SCHEDULER,),
         ("wait_response_timeout",),
         "engine.delivery.wake_up:WakeUp",
-        "That the attribute is a number.",
         "FastDeploy's sender is woken when results are put, it does not look for them now and then",
         "the scheduler keeps the wait that it has",
         ("LocalScheduler.put_results", "LocalScheduler.get_results"),
@@ -230,7 +223,6 @@ _ROWS = (
         ("fastdeploy.engine.common_engine",),
         ("EngineService._zmq_send_generated_tokens",),
         "engine.delivery.delivery:Delivery",
-        "At each round, that the server's methods are its class's.",
         "a step's results are sorted, packed and sent in one go, not one by one, without dictionaries",
         "FastDeploy's send_response sends the batch, and its loop goes on with what was put back",
         (
@@ -251,7 +243,6 @@ _ROWS = (
         ("fastdeploy.engine.sched.resource_manager_v1",),
         ("schedule", "exist_tasks", "put_tasks"),
         "engine.scheduling:Scheduling",
-        "The role of the node; at each round, what it depends on.",
         "the schedule thread does not ask again between two steps what cannot have changed",
         "FastDeploy's round is made",
         (
@@ -272,7 +263,6 @@ _ROWS = (
         ("fastdeploy.engine.sched.scheduler_metrics_logger",),
         (),
         "engine.processor.step:adds_up",
-        "That the method is its class's.",
         "the scheduler's log is told of a step's tokens in one call, not of each request's",
         "the log lacks the tokens, the request goes on",
         (
@@ -297,8 +287,7 @@ _ROWS = (
             "OpenAIServingCompletion._create_completion_logprobs",
             *("*._build_prompt_logprobs", "clamp_prompt_logprobs"),
         ),
-        "api.activation:settle",
-        "The models, as pydantic has them, and how it prints floats.",
+        "api.activation:install_or_fall_back",
         "the JSON of a chunk is written at once, not by pydantic",
         "FastDeploy's own class or method makes the part, and pydantic writes it",
         (
@@ -319,7 +308,6 @@ _ROWS = (
             "OpenAIServingCompletion.completion_stream_generator",
         ),
         "api.lane:install",
-        "In each stream: the keys of results, and one chunk byte for byte against FastDeploy's.",
         "chunks in the middle of a stream are written from a template, without FastDeploy's generator",
         "FastDeploy's generator gets the result and writes the chunk",
         (
@@ -346,7 +334,6 @@ _ROWS = (
             *("DealerConnectionManager.request_map", "DealerConnectionManager.pull_client.read"),
         ),
         "api.connections:install",
-        "Results that come in batches.",
         "results are kept that come before their request is registered; every stream gets a turn",
         "FastDeploy's map drops an early result; its request ends with an error that says so",
         (
@@ -365,7 +352,6 @@ _ROWS = (
             "DealerConnectionManager.pull_client",
         ),
         "api.dispatcher:install",
-        "Our loop runs where `api connections` knows the code; else FastDeploy's own is started again.",
         "results are received after any error, or their streams end with one",
         "FastDeploy's own loop is started again",
     ),
@@ -375,7 +361,6 @@ _ROWS = (
         (_UTILS,),
         ("msgpack",),
         "api.unpacking:install",
-        "That it unpacks with the module msgpack.",
         "log-probabilities stay packed until they are written, and experts are arrays",
         "msgpack unpacks the message",
         ("DealerConnectionManager._dispatch_batch_responses", "utils:get_base_request_id"),
@@ -394,7 +379,6 @@ _ROWS = (
             "serving_reward.OpenAIServingReward.create_reward",
         ),
         "api.watchdog:install",
-        "The parameters and names of the methods; FastDeploy's own run first.",
         "requests end when the engine's process is gone",
         "FastDeploy's own method answers; nobody watches the engine",
     ),
@@ -404,7 +388,6 @@ _ROWS = (
         (_CLIENT,),
         ("EngineClient.check_model_weight_status",),
         "api.weight_status:install",
-        "That the status is the first item of a NumPy array in one dimension.",
         "before each chunk the status of the weights is read from memory, not by NumPy",
         "FastDeploy's own method reads it",
         ("EngineClient.check_model_weight_status",),
@@ -415,7 +398,6 @@ _ROWS = (
         (_CLIENT,),
         ("EngineClient.create_zmq_client",),
         "api.entry:install",
-        "FastDeploy's own runs first.",
         "the program's own classes are replaced, and the gauges are set, when the server starts",
         "FastDeploy's own classes stay",
     ),
@@ -425,7 +407,6 @@ _ROWS = (
         _INPUTS,
         ("*.__init__", "*.ids2tokens"),
         "api.text.detokenising:install",
-        "For each tokenizer, canned texts are decoded both ways.",
         "new text is put together from the bytes of the tokens",
         "FastDeploy's ids2tokens decodes, from the state before",
         ("*.ids2tokens",),
@@ -436,7 +417,6 @@ _ROWS = (
         _INPUTS,
         ("*.process_response_dict_streaming", "*.process_response_dict_normal"),
         "api.text.parsers:install",
-        "Each parser's code, and random answers, which are parsed both ways.",
         "known parsers are given an excerpt of the answer so far, and results of several tokens in pieces",
         "FastDeploy's own method parses the whole answer so far",
         ("*.process_response_dict_streaming", "*.process_response_dict_normal", "*.ids2tokens"),
@@ -447,7 +427,6 @@ _ROWS = (
         ("fastdeploy.entrypoints.openai.api_server",),
         ("JSONResponse",),
         "api.responses:install",
-        "The class writes canned JSON as it is known to.",
         "answers that are not streamed are written once, long ones in pieces",
         "FastDeploy's response class writes the dictionary, if no byte was sent",
         is_program=True,
@@ -461,7 +440,6 @@ _ROWS = (
             *("mtp_save_first_token", "mtp_save_first_token_with_topk"),
         ),
         "worker.entry:replace_save_ops",
-        "Ours is called with the same arguments; any it does not know are left to FastDeploy's op.",
         "a step is one small message, and no kernel limit has to be raised",
         "FastDeploy's op sends, if nothing was sent; over ZeroMQ the worker ends with the exception",
     ),
@@ -470,8 +448,7 @@ _ROWS = (
         WORKER,
         (_SAVING,),
         ("_build_stream_transfer_data",),
-        "worker.streams:replace_builder",
-        "Only where the engine's process has said that it reads frames.",
+        "worker.stream_builder:replace_builder",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
         "FastDeploy's builder makes its objects, if no piece of a long step was sent",
         (

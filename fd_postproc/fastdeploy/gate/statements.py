@@ -19,7 +19,7 @@ import os
 import types
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -64,7 +64,7 @@ def whole(lines: list[str], first: int, last: int) -> str:
     deeper = f"{_indentation(lines[first - 1])} " if first <= len(lines) else ""
     while last < len(lines) and (lines[last].isspace() or lines[last].startswith(deeper)):
         last += 1
-    return _digest("".join(lines[first - 1 : last]).rstrip())
+    return digest("".join(lines[first - 1 : last]).rstrip())
 
 
 def _indentation(line: str) -> str:
@@ -204,19 +204,10 @@ def statements(node: Any) -> list[Statement]:
     """The statements of a function; empty without one."""
     if node is None:
         return []
-    return list(_walk([_bare(node)], "", 0))
+    return list(_walk([bare(node)], "", 0))
 
 
-def new_lines(node: Any, known: Collection[str]) -> list[tuple[int, int]]:
-    """First and last line of a function's statements that are not known.
-
-    Left out are those that are new only by their place: in a new statement, or right after one that was put
-    in.  After a changed one the next is shown, too: a digest does not say what came before it.
-    """
-    return list(_new_in([_bare(node)], "", known))
-
-
-def _bare(node: Any) -> Any:
+def bare(node: Any) -> Any:
     """A function without what only a reader or a log sees."""
     reads: Counter[str] = Counter()
     _count(node, reads, 1)
@@ -225,44 +216,23 @@ def _bare(node: Any) -> Any:
     return node
 
 
-def _new_in(body: list[Any], above: str, known: Collection[str]) -> Iterator[tuple[int, int]]:
-    before, is_new, any_new, lines = [""], False, False, (0, 0)
-    for one in body:
-        place = getattr(one, "pattern", one)  # of a case
-        lines = place.lineno, getattr(one, "end_lineno", place.lineno)
-        header, chain, blocks = _parts_of(one, above)
-        digests = [_digest(chain, each) for each in before]
-        was_new, is_new = is_new, digests[-1] not in known
-        if is_new and not (was_new and any(each in known for each in digests)):
-            yield lines
-            any_new = True
-        else:
-            is_new = False
-            inner = [each for name, value in blocks for each in _new_in(value, _digest(chain, name), known)]
-            any_new |= bool(inner)
-            yield from inner
-        before.append(header)
-    if not any_new and body and _digest(above, before[-1], "end") not in known:  # what came last is gone
-        yield lines
-
-
-def _parts_of(one: Any, above: str) -> tuple[str, str, list[tuple[str, list[Any]]]]:
+def parts_of(one: Any, above: str) -> tuple[str, str, list[tuple[str, list[Any]]]]:
     """Header of a statement, the digest of its place without the one before it, and its blocks."""
     blocks = _blocks_of(one)
     header = _dumped(one, {name for name, _ in blocks})
-    return header, _digest(above, header, *(name for name, _ in blocks)), blocks
+    return header, digest(above, header, *(name for name, _ in blocks)), blocks
 
 
 def _walk(body: list[Any], above: str, line: int) -> Iterator[Statement]:
     before = ""
     for one in body:
-        header, chain, blocks = _parts_of(one, above)
+        header, chain, blocks = parts_of(one, above)
         line = getattr(one, "lineno", line)
-        yield Statement(_digest(chain, before), line)
+        yield Statement(digest(chain, before), line)
         for name, value in blocks:
-            yield from _walk(value, _digest(chain, name), line)
+            yield from _walk(value, digest(chain, name), line)
         before = header
-    yield Statement(_digest(above, before, "end"), line)
+    yield Statement(digest(above, before, "end"), line)
 
 
 def _blocks_of(node: Any) -> list[tuple[str, list[Any]]]:
@@ -271,7 +241,8 @@ def _blocks_of(node: Any) -> list[tuple[str, list[Any]]]:
     return [(name, value) for name, value in named if isinstance(value, list) and value]
 
 
-def _digest(*texts: str) -> str:
+def digest(*texts: str) -> str:
+    """The digest of texts in a row."""
     return blake2b("\0".join(texts).encode(), digest_size=5).hexdigest()
 
 

@@ -19,7 +19,7 @@ from ...ops.environment import message_id, peer_understands
 from ...ops.table import OpSpec
 from ...support.environment import DRAFTS
 from .split_frames import Runner
-from .streams import numbering
+from .stream_builder import numbering
 
 
 def engine_wants_drafts() -> bool:

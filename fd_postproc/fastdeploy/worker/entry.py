@@ -24,7 +24,7 @@ def _activate() -> None:
     from ...support.environment import CUDA, DISABLE, WORKER, is_on
     from ..build import ops_module
     from ..events.log import fastdeploy_log, forward, tell_variables
-    from . import warmup
+    from . import kernel_warmup
 
     log = fastdeploy_log()
     tell_variables(log)
@@ -38,14 +38,14 @@ def _activate() -> None:
         forward()
         log.debug("fd_postproc: in place of FastDeploy's save ops: %s", ", ".join(names))
         if ops_module().__name__.endswith(".gpu") and CUDA.text != "0":
-            warmup.begin()
+            kernel_warmup.begin()
     else:
         log.info("fd_postproc: worker side off: this build of FastDeploy has none of the save ops known here")
 
 
 def _take_over_streams(log: logging.Logger) -> None:
     """Install frames for steps over ZeroMQ, where the engine reads them there."""
-    from .streams import engine_reads_frames, replace_builder
+    from .stream_builder import engine_reads_frames, replace_builder
 
     if engine_reads_frames():
         try:
@@ -64,7 +64,7 @@ def replace_save_ops() -> list[str]:
     from ..events.log import fastdeploy_log
     from ..gate import replacements
     from ..gate.called import foreign_layer, place_of
-    from .sending import SaveOp, report_kernel
+    from .save_ops import SaveOp, report_kernel
 
     own = ops_module()
     get_output_ep = getattr(own, "get_output_ep", None)

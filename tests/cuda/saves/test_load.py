@@ -4,7 +4,7 @@ from tests.lib.device_saves import received
 from tests.lib.rows import each
 
 WARM = """
-from fd_postproc.fastdeploy.worker import warmup
+from fd_postproc.fastdeploy.worker import kernel_warmup
 from tests.lib.waiting import until
 """
 LOADS = "save(1)\nprint(ops.flush(60), stub_cuda.counted('loads'))"
@@ -47,7 +47,7 @@ def looked():
     seen = len(looks)
     until(lambda: len(looks) > seen + 1)
 
-warmup.begin()
+kernel_warmup.begin()
 looked()
 active, flags, context = ctypes.c_int(), ctypes.c_uint(), ctypes.c_void_p()
 print(stub.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)))
@@ -73,7 +73,7 @@ def test_what_goes_wrong_in_the_background_is_the_first_saves(failure, run):
 import threading
 context = ctypes.c_void_p()
 assert stub.cuInit(0) == 0 and stub.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-warmup.begin()
+kernel_warmup.begin()
 until(lambda: not any(thread.name == "fd_postproc-warmup" for thread in threading.enumerate()))
 told = error_of(save, 1)
 print(told)
@@ -85,11 +85,11 @@ print(told)
 def test_the_background_ends_when_it_is_told(run):
     code = """
 import threading
-warmup.begin()
-warmup.begin()
+kernel_warmup.begin()
+kernel_warmup.begin()
 names = [thread.name for thread in threading.enumerate()]
 print(names.count("fd_postproc-warmup"))
-warmup.end()
+kernel_warmup.end()
 until(lambda: not any(thread.name == "fd_postproc-warmup" for thread in threading.enumerate()))
 """
     assert run(WARM + code) == "1\n"

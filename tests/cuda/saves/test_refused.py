@@ -13,7 +13,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import ops, queues
 from fd_postproc.errors import UnsentSave
-from fd_postproc.fastdeploy.worker.sending import SaveOp
+from fd_postproc.fastdeploy.worker.save_ops import SaveOp
 from fd_postproc.ops.device import DeviceSaves, saves
 from fd_postproc.ops.proof import Comparison
 from tests.lib.device_saves import FLAG, KINDS, save

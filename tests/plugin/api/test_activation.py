@@ -129,7 +129,7 @@ def test_new_code_is_left_to_fastdeploy_and_named(load, told):
         return stock(self, output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag)
 
     module.OpenAIServingChat._create_chat_logprobs = _create_chat_logprobs
-    activation.settle(module)
+    activation.install_or_fall_back(module)
     (line,) = told.lines
     assert (
         "left to FastDeploy: _create_chat_logprobs (OpenAIServingChat._create_chat_logprobs is replaced"
@@ -249,7 +249,7 @@ def test_nothing_that_goes_wrong_keeps_fastdeploy_from_starting(load, monkeypatc
     def fails(*arguments):
         raise OSError("no disk")
 
-    monkeypatch.setattr(activation, "settle", fails)
+    monkeypatch.setattr(activation, "install_or_fall_back", fails)
     entry.register()
     assert not is_ours(load(CHAT))
     assert "the API server's side is off" in caplog.text

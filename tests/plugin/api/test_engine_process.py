@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from fd_postproc.fastdeploy.api import engine_process
-from fd_postproc.fastdeploy.api.engine_process import REFUSED, Unknown, listener, socket_file
+from fd_postproc.fastdeploy.api.engine_process import REFUSED, NoEngine, listener, socket_file
 from fd_postproc.support import process_stat
 from fd_postproc.support.process_stat import KnownProcess, listens
 from tests.lib.children import python
@@ -36,7 +36,7 @@ def test_the_process_that_listens_is_known_until_it_is_killed(start_engine, tmp_
     assert process_stat.process_stat(process.pid)[0] == "Z"
     process.wait()
     assert not engine.is_alive()
-    with pytest.raises(Unknown, match=r"engine\.socket: ECONNREFUSED"):
+    with pytest.raises(NoEngine, match=r"engine\.socket: ECONNREFUSED"):
         listener(path)
 
 
@@ -46,7 +46,7 @@ def test_a_child_that_holds_the_socket_is_not_the_engine(start_engine, tmp_path)
     assert listener(path).pid == process.pid
     process.kill()
     process.wait()
-    with pytest.raises(Unknown, match=f"process {process.pid}, which made .* (has ended|cannot be seen)"):
+    with pytest.raises(NoEngine, match=f"process {process.pid}, which made .* (has ended|cannot be seen)"):
         listener(path)
 
 
@@ -160,12 +160,12 @@ def test_a_restore_between_two_looks_at_proc_ends_nothing(look, monkeypatch):
 
 def test_no_socket_another_kind_of_file_and_one_that_is_made_anew(tmp_path):
     path = str(tmp_path / "a.socket")
-    with pytest.raises(Unknown, match=r"a\.socket: ENOENT"):
+    with pytest.raises(NoEngine, match=r"a\.socket: ENOENT"):
         listener(path)
     assert socket_file(path) is None
     assert not listens(path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unknown, match="file: ECONNREFUSED"):
+    with pytest.raises(NoEngine, match="file: ECONNREFUSED"):
         listener(str(tmp_path / "file"))
     seen = set()
     for _ in range(2):

@@ -321,18 +321,18 @@ def test_who_takes_joined_results_says_so(pair, mended, speculates, environment,
         connection_manager=SimpleNamespace(pull_ipc_path=path),
         fd_config=SimpleNamespace(speculative_config=config),
     )
-    reason = joined_results.settle(client, views.why_not_joined)
+    reason = joined_results.announce_or_withdraw(client, views.why_not_joined)
     assert (reason is None) == takes, reason
-    assert joined_results.settle(client, views.why_not_joined) == reason  # the name is its own
+    assert joined_results.announce_or_withdraw(client, views.why_not_joined) == reason  # the name is its own
     assert array_readers.has_announced(path, array_readers.JOINED) == takes
     assert joined_results.are_expected() == takes
     joined_results.withdraw()
     assert joined_results.are_expected() == takes  # some are on their way
     assert not array_readers.has_announced(path, array_readers.JOINED)
     client.data_processor = Processor(*pair)  # FastDeploy's own
-    assert joined_results.settle(client, views.why_not_joined)
+    assert joined_results.announce_or_withdraw(client, views.why_not_joined)
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "0")
-    assert joined_results.settle(client, views.why_not_joined) is None
+    assert joined_results.announce_or_withdraw(client, views.why_not_joined) is None
     assert not joined_results.are_expected()
 
 
@@ -356,7 +356,7 @@ def test_who_falls_back_takes_no_joined_results_any_more(fails, monkeypatch):
     client = SimpleNamespace(
         data_processor=install()(Thinks, None), connection_manager=SimpleNamespace(pull_ipc_path=path)
     )
-    assert joined_results.settle(client, views.why_not_joined) is None
+    assert joined_results.announce_or_withdraw(client, views.why_not_joined) is None
     for _ in range(guard.MOST_IN_A_ROW):
         assert array_readers.has_announced(path, array_readers.JOINED)
         fails(client.data_processor)

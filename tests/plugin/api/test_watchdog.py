@@ -90,7 +90,7 @@ def seen(monkeypatch):
 
     def listener(path):
         if isinstance(made.engine, str):
-            raise watchdog.Unknown(made.engine)
+            raise watchdog.NoEngine(made.engine)
         return made.engine
 
     monkeypatch.setattr(watchdog, "listener", listener)

@@ -21,8 +21,8 @@ from fd_postproc.explain.findings import findings
 from fd_postproc.explain.timeline import Picture
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
+from fd_postproc.fastdeploy.engine.processor import flight_record
 from fd_postproc.fastdeploy.engine.processor import health_check as check
-from fd_postproc.fastdeploy.engine.processor import recording
 from fd_postproc.fastdeploy.events.gauges import export
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
@@ -35,7 +35,7 @@ from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 # Modules whose clock is the test's.
-TIMED = ("processor.health_check", "processor.loop", "processor.recording", "health.watch")
+TIMED = ("processor.health_check", "processor.loop", "processor.flight_record", "health.watch")
 
 
 class Watched:
@@ -199,8 +199,8 @@ def test_another_service_in_the_queue_is_told_for_ten_seconds(watched, log):
 def test_another_reader_is_told(reader, words, watched, log, monkeypatch):
     log.clear()
     one = watched()
-    assert one.processor.parts.queue.receiver._is_named
-    monkeypatch.setattr(recording, "_watch_readers", lambda *_: reader)
+    assert one.processor.parts.queue.attendance.is_named
+    monkeypatch.setattr(flight_record, "_watch_readers", lambda *_: reader)
     one.processor.parts.recording.watch_readers(0.1)
     assert one.after(1) == "two-readers"
     assert words in log.text
@@ -380,7 +380,7 @@ def test_a_neighbour_who_sends_rubbish_is_not_the_worker(watched):
     one.rig.insert("c", 2)
     key = queues.locate("plain")
     in_a_child(lambda: [sysv_ipc.MessageQueue(key).send(b"x") for _ in range(9)])
-    one.processor.parts.queue.receiver._sender_due = 0  # whoever is asked for next is asked for at once
+    one.processor.parts.queue.attendance.sender_due = 0  # whoever is asked for next is asked for at once
     for _ in range(9):
         one.receive()
     assert one.processor.counters.malformed == 9
@@ -490,7 +490,7 @@ def test_what_a_real_worker_does_meanwhile(looking_often, monkeypatch, log):
     orders, ends = os.pipe()
     workers = [worker := forked(obeying(orders))]
     try:
-        until(lambda: rig.processor.parts.queue.receiver._last_sender == worker)
+        until(lambda: rig.processor.parts.queue.attendance.last_sender == worker)
         for order, reason in (b"spin ", BUSY), (b"sleep", "silent"), (b"child", BUSY), (b"sleep", "silent"):
             os.write(ends, order)
             until(lambda reason=reason: gauge(reason) == 1)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.stream_frames import Content, packed
-from fd_postproc.fastdeploy.worker import split_frames, streams
+from fd_postproc.fastdeploy.worker import split_frames, stream_builder
 from fd_postproc.fastdeploy.worker.split_frames import FramePiece, Runner, cut
 from tests.lib.plugged import plugin_class, take
 from tests.lib.quiet import imported
@@ -87,7 +87,7 @@ def in_pieces(monkeypatch):
     monkeypatch.setattr(split_frames, "PIECE_BYTES", 1)
     put = queue.Queue()
     monkeypatch.setattr(Runner, "found", classmethod(lambda cls: Runner(put, None)))
-    return streams.StreamBuilder(imported("tests.lib.stream_replay").build), put
+    return stream_builder.StreamBuilder(imported("tests.lib.stream_replay").build), put
 
 
 def deliver(builder, put, lose=()):
@@ -136,7 +136,7 @@ def test_a_piece_that_is_missing_costs_its_slots_and_is_counted(in_pieces):
     trace = next(trace for name, trace in replay.traces().items() if "_n" in name and "_c6_" in name)
     whole, parts = {}, {}
     for told, lose in ((whole, ()), (parts, (0,))):
-        streams.numbering._pid = 0  # another sender
+        stream_builder.numbering._pid = 0  # another sender
         with replay.StreamReplay(trace, plugin_class(), deliver(builder, put, lose), builder) as replaying:
             for step in replaying.steps():
                 for result in (one for results in step.actual["put"] for one in results):

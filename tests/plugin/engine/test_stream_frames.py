@@ -13,7 +13,7 @@ from fd_postproc._core import Sampled, _is_frame, _open_streamed
 from fd_postproc.errors import MalformedMessage
 from fd_postproc.fastdeploy.engine.processor.frame_step import Framed
 from fd_postproc.fastdeploy.stream_frames import Content, packed
-from fd_postproc.fastdeploy.worker.streams import numbered
+from fd_postproc.fastdeploy.worker.stream_builder import numbered
 from tests.lib.children import in_a_child
 from tests.lib.quiet import imported
 from tests.lib.rows import each
@@ -298,14 +298,14 @@ def test_what_has_no_room_is_said(content, text):
 @pytest.fixture
 def builder(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
-    return imported("fd_postproc.fastdeploy.worker.streams").StreamBuilder(lambda *a, **n: [a, n])
+    return imported("fd_postproc.fastdeploy.worker.stream_builder").StreamBuilder(lambda *a, **n: [a, n])
 
 
 @pytest.mark.framework
 def test_what_is_cut_from_one_tensor_is_not_copied_with_its_neighbours():
     """FastDeploy cuts pooled rows, and a prompt's log-probabilities, from the tensor of the batch."""
     paddle = imported("paddle")
-    content_of = imported("fd_postproc.fastdeploy.worker.streams").content_of
+    content_of = imported("fd_postproc.fastdeploy.worker.stream_builder").content_of
     whole = paddle.to_tensor(np.arange(32, dtype=np.float32).reshape(4, 8), place=paddle.CPUPlace())
     pooled = content_of(None, [whole[0], None, whole[2:], whole[3].astype("bfloat16")]).pooled
     assert {slot: array.tolist() for slot, array in pooled.items()} == {
@@ -339,7 +339,7 @@ def test_frames_are_sent_only_to_an_engine_that_reads_them(builder, monkeypatch,
 @pytest.mark.falls_back
 def test_a_builder_that_raises_is_fastdeploys_and_for_good_after_three(builder, monkeypatch):
     tokens = imported("paddle").to_tensor([[5], [6]])
-    module = imported("fd_postproc.fastdeploy.worker.streams")
+    module = imported("fd_postproc.fastdeploy.worker.stream_builder")
     with monkeypatch.context() as planted:
         planted.setattr(module, "packed", lambda *_: 1 // 0)
         assert isinstance(builder(tokens), list)

@@ -44,7 +44,7 @@ def test_an_engine_that_may_read_another_dialect(
     """A packed message crashes a legacy receiver; our engine reads all dialects."""
     plugged.anew()
     log.clear()
-    monkeypatch.setattr("fd_postproc.fastdeploy.worker.sending.stock_dialect", lambda channel: reads)
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.save_ops.stock_dialect", lambda channel: reads)
     monkeypatch.setenv("FD_POSTPROC_PEER", peer)
     save(double, channel, sampled(channel))
     assert len(plugged) == (peer == "")

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from fd_postproc import MessageTooBig, doctor
 from fd_postproc.doctor import environment
-from fd_postproc.fastdeploy.worker import sending
+from fd_postproc.fastdeploy.worker import save_ops
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
 from fd_postproc.flight.reading import Event
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.framework
 def entries(tmp_path, monkeypatch):
     """A function that reads the file of this process's worker side."""
     monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
-    sending._recorder_of.cache_clear()
+    save_ops._recorder_of.cache_clear()
 
     def entries(*kinds):
         (name,) = os.listdir(tmp_path / "flights")
@@ -36,7 +36,7 @@ def entries(tmp_path, monkeypatch):
         return [entry for entry in flight.entries if isinstance(entry, Event) and entry.kind in kinds]
 
     yield entries
-    sending._recorder_of.cache_clear()
+    save_ops._recorder_of.cache_clear()
 
 
 def test_what_is_sent(double, plugged, entries, monkeypatch):
@@ -59,7 +59,7 @@ def test_what_is_not_sent(double, plugged, entries, default_limits, monkeypatch)
 
 
 def test_what_is_left_to_fastdeploy(double, plugged, entries, monkeypatch):
-    monkeypatch.setattr(sending, "key_rule", lambda _: sending.KeyRule.OTHER)
+    monkeypatch.setattr(save_ops, "key_rule", lambda _: save_ops.KeyRule.OTHER)
     save(double, "plain", sampled("plain"))
     (one,) = entries(Kind.FELL_BACK)
     assert "keys of queues" in one.text

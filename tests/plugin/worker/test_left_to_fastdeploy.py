@@ -168,7 +168,7 @@ def test_a_removed_queue_costs_no_step(double, plugged, ops_queue):
 def test_the_gauge_says_that_the_worker_side_is_in_use(raised_limits, double, plugged, monkeypatch):
     exported = []
     monkeypatch.setattr(
-        "fd_postproc.fastdeploy.worker.sending.export_active", lambda *one: exported.append(one)
+        "fd_postproc.fastdeploy.worker.save_ops.export_active", lambda *one: exported.append(one)
     )
     for _ in range(2):
         save(double, "plain", sampled("plain"))

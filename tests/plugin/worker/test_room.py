@@ -42,7 +42,7 @@ def test_a_queue_that_cannot_take_the_largest_message(default_limits, double, pl
 
 def test_fastdeploys_own_op_under_default_limits(default_limits, double, plugged, monkeypatch, log, capsys):
     """What it loses is told before."""
-    monkeypatch.setattr("fd_postproc.fastdeploy.worker.sending.stock_dialect", lambda channel: "legacy")
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.save_ops.stock_dialect", lambda channel: "legacy")
     for _ in range(2):
         save(double, "topk", sampled("topk"))
     assert capsys.readouterr().out == "full msg buffer\n" * 2

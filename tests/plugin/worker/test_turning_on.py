@@ -10,9 +10,9 @@ import pytest
 
 from fd_postproc.fastdeploy.events import log
 from fd_postproc.fastdeploy.worker import entry as worker
-from fd_postproc.fastdeploy.worker import warmup
-from fd_postproc.fastdeploy.worker.sending import SaveOp
-from fd_postproc.fastdeploy.worker.streams import StreamBuilder
+from fd_postproc.fastdeploy.worker import kernel_warmup
+from fd_postproc.fastdeploy.worker.save_ops import SaveOp
+from fd_postproc.fastdeploy.worker.stream_builder import StreamBuilder
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.nursery import with_paddle
 from tests.lib.rows import each
@@ -78,7 +78,7 @@ def test_it_falls_back_on_request(switch, value, double, originals, log, monkeyp
 @each("value, begun", [("0", 0), ("1", 1), ("auto", 1)])
 def test_the_kernel_is_loaded_early_where_it_may_be_used(value, begun, double, originals, monkeypatch):
     told = []
-    monkeypatch.setattr(warmup, "begin", lambda: told.append(1))
+    monkeypatch.setattr(kernel_warmup, "begin", lambda: told.append(1))
     monkeypatch.setenv("FD_POSTPROC_CUDA", value)
     worker.register()
     assert len(told) == begun

@@ -12,7 +12,7 @@ import pytest
 
 from fd_postproc.fastdeploy.gate.record import joined, packed, signs_of, unpacked
 from fd_postproc.fastdeploy.gate.seams import SEAMS
-from fd_postproc.fastdeploy.gate.statements import new_lines, statements
+from fd_postproc.fastdeploy.gate.statements import statements
 from tests.lib.rows import each
 from tools.accept import accepting, reading, virtual_time
 from tools.accept.__main__ import RECORD, main
@@ -56,7 +56,7 @@ CHANGES = {  # to what is shown: first and last line
 def test_what_is_shown_is_what_changed(change):
     before, after, lines = CHANGES[change]
     known = {one.digest for one in statements(ast.parse(FUNCTION).body[0])}
-    assert new_lines(ast.parse(FUNCTION.replace(before, after, 1)).body[0], known) == lines
+    assert reading.new_lines(ast.parse(FUNCTION.replace(before, after, 1)).body[0], known) == lines
 
 
 @pytest.fixture

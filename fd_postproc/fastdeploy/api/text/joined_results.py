@@ -29,7 +29,7 @@ def are_expected() -> bool:
     return _are_expected
 
 
-def settle(client: Any, why_not: Callable[[Any], str | None]) -> str | None:
+def announce_or_withdraw(client: Any, why_not: Callable[[Any], str | None]) -> str | None:
     """Decide for the data processor of an ``EngineClient``, and tell the engine; return why not."""
     global _announced, _are_expected
     if not is_on():

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from ...array_readers import reads_arrays
 from ...events.guard import Guard
 from ...gate.called import bound_function, is_code_of, is_ours
-from ...gate.introspection import with_globals
 from ...gate.judgements import gate
+from ...gate.replacements import with_globals
 from ..results._results import Messages, Plan, by_process
 
 ENGINE, SERVER = "fastdeploy.engine.common_engine", "fastdeploy.inter_communicator.zmq_server"

@@ -14,12 +14,12 @@ from ....support.process_stat import cpu_seconds, process_stat
 from ..health.liveness import BUSY, Health, Liveness, Sight
 from ..health.outflow import Outflow, Outlet
 from ..health.scheduler_requests import table_of
+from .flight_record import Recording, launched
 from .host import Host
 from .journal import Journal
 from .loop import Loop
 from .pairing import Pairing
 from .queue_source import QueueSource
-from .recording import Recording, launched
 from .transfers import Transfers
 
 
@@ -135,11 +135,11 @@ class HealthCheck:
     def _sight(self) -> Sight:
         receiver, counted, trouble = self.queue.receiver, self.host.tokens_counter, self.loop.trouble
         names = [task.request_id for task in tuple(self.host.resource_manager.tasks_list) if task is not None]
-        sender = 0 if receiver is None else max(receiver._last_sender, 0)
+        sender = 0 if receiver is None else max(self.queue.attendance.last_sender, 0)
         worker = sender or launched()
         state = _state_of(worker) if worker else ""
         if worker and not state and receiver is not None:
-            receiver._sender_due = 0  # the next step's sender is the one
+            self.queue.attendance.sender_due = 0  # the next step's sender is the one
         steps = self.counters.steps
         handled = steps + self.counters.lost_steps
         waits = bool(names and state) and handled == self.liveness.steps

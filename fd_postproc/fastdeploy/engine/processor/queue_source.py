@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from ...._core import Receiver, Step, encode
+from ...._core import Attendance, Receiver, Step, encode
 from ....errors import MalformedMessage, QueueError, QueueRemoved
 from ....flight.codes import Kind
 from ....ops.log_throttle import Backoff, last_sender_text
@@ -27,6 +27,8 @@ class QueueSource:
     ----------
     receiver : Receiver or None
         None until the token thread has made it, and between two queues.
+    attendance : Attendance
+        What it has noted of steps and their senders.
     ask_for_keys : callable or None
         Question of `activation` that the start could not ask: why do FastDeploy's ops use another queue?
     removals : Backoff
@@ -36,6 +38,7 @@ class QueueSource:
     def __init__(self, host: Host, journal: Journal) -> None:
         self.host, self.journal = host, journal
         self.receiver: Receiver | None = None
+        self.attendance = Attendance()
         self.ask_for_keys: Callable[[], str] | None = None
         self.removals = Backoff()
         self._is_ended = False
@@ -61,10 +64,11 @@ class QueueSource:
             self.ask_for_keys = None
         journal, host = self.journal, self.host
         self.receiver = receiver = Receiver(host.channel, layout=host.layout, mode=QUEUE_MODE.value)
-        receiver._follows_sender, receiver._ring = True, journal.recorder.ring
         receiver._service = service_number(os.environ.get(PEER.name, ""))
-        if journal.recorder.keeps_frames:
-            receiver._keeper = partial(journal.best_effort, "recording a message", self._record_step)
+        keeper = partial(journal.best_effort, "recording a message", self._record_step)
+        recorder = journal.recorder
+        self.attendance = Attendance(recorder.ring, keeper if recorder.keeps_frames else None)
+        receiver._attendance = self.attendance
         journal.counters.follow(receiver)
         journal.recorder.event(Kind.QUEUE_MADE, -1, receiver.msqid, receiver.key or 0)
         if self._is_ended:  # `wake` found no receiver whose queue it could remove

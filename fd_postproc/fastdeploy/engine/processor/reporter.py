@@ -13,8 +13,8 @@ from typing import Any
 
 from ...events.totals import Reports
 from .draft_gauges import DraftGauges
+from .flight_record import Recording
 from .journal import Journal
-from .recording import Recording
 
 QUEUE_CHECK_S = 1.0  # seconds between two looks at what comes without a step, and at the queue
 WATCHED = 0.1  # seconds at a time that are spent watching who reads it

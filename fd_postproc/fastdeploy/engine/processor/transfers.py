@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ...gate.introspection import STORAGE
 from .host import Host
 from .journal import Journal
 
 TRANSFER_WAIT_S = 0.05  # seconds that a step waits for a cache transfer before other requests go on
 POLL = 0.005
+STORAGE = "FD_PD_TRANSFER_VIA_STORAGE"
+"""Switch of some versions: prefill instances write the cache into a storage themselves."""
 
 
 class Transfers:

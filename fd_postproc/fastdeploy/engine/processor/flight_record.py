@@ -81,7 +81,7 @@ class Recording:
             time.sleep(seconds)  # the kernel tells who read in an earlier run
         else:
             thread = getattr(self.host.worker, "native_id", None) or 0
-            reader = _watch_readers(receiver.msqid, thread, seconds, receiver._is_named)
+            reader = _watch_readers(receiver.msqid, thread, seconds, self.queue.attendance.is_named)
             if reader:
                 self._other_reader = reader
                 self.sharing.note_reader(time.monotonic(), reader)
