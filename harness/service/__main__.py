@@ -19,6 +19,7 @@ try:
         cases,
         ends,
         faults,
+        generators,
         measure,
         pair_faults,
         pairs,
@@ -265,6 +266,14 @@ def _rollouts(arguments: argparse.Namespace, folder: Path) -> int:
     return _keep(arguments, rows, rollouts.table(rows))
 
 
+def _load(arguments: argparse.Namespace, folder: Path) -> int:
+    rows = generators.run(
+        arguments.tree, folder, streams=arguments.streams, tokens=arguments.tokens, rounds=arguments.rounds,
+        interval=arguments.interval, say=_say,
+    )  # fmt: skip
+    return _keep(arguments, rows, generators.table(rows))
+
+
 def _soak(arguments: argparse.Namespace, folder: Path) -> int:
     """Hours of traffic: a trend, a request that is left or an alarm is exit status 1."""
     rows = soak.run(arguments.tree, folder, hours=arguments.hours, rest=arguments.rest, say=_say)
@@ -438,11 +447,16 @@ def _parser() -> argparse.ArgumentParser:
     soaked.add_argument("--hours", type=float, default=1 / 6, help="after five minutes that do not count")
     soaked.add_argument("--rest", type=float, default=1.0, help="seconds from eight requests to the next")
     soaked.set_defaults(run=_soak)
-    for command in thinks, rolled:
+    loaded = commands.add_parser("load", help="what aiperf and evalscope measure, plug-in off and on")
+    loaded.add_argument("--streams", type=int, default=64)
+    loaded.add_argument("--tokens", type=int, default=200, help="of each answer")
+    loaded.add_argument("--rounds", type=int, default=2)
+    loaded.set_defaults(run=_load)
+    for command in thinks, rolled, loaded:
         command.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
     for command, seconds in (timed, 5.0), (served, 8.0), (thinks, 8.0), (rolled, 30.0):
         command.add_argument("--seconds", type=float, default=seconds, help="of each measurement")
-    for command in paired, traced, of_ranks, broken, timed, served, thinks, rolled, soaked:
+    for command in paired, traced, of_ranks, broken, timed, served, thinks, rolled, soaked, loaded:
         command.add_argument("--json", type=Path, help="also write this file")
     for command in commands.choices.values():
         command.add_argument("--tree", type=_tree, required=True, help="folder that holds fastdeploy/")

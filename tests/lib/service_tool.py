@@ -22,8 +22,11 @@ def tool():
     )
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
-    names = ("cases", "faults", "namespace", "pair_faults", "pairs", "pauses", "ranks", "reading", "server")
-    return SimpleNamespace(**{n: importlib.import_module(f"{NAME}.{n}") for n in (*names, "canary", "soak")})
+    names = (
+        "canary", "cases", "faults", "generators", "namespace", "pair_faults", "pairs", "pauses", "ranks",
+        "reading", "server", "soak",
+    )  # fmt: skip
+    return SimpleNamespace(**{n: importlib.import_module(f"{NAME}.{n}") for n in names})
 
 
 def not_installed():

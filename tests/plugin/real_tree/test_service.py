@@ -5,10 +5,6 @@ taken.  Its requirements have to be installed beside fd_postproc (docs/developme
 """
 
 import contextlib
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -209,66 +205,3 @@ def test_no_client_waits_for_ever(tmp_path):
 @pytest.mark.nightly
 def test_two_services_do_not_disturb_each_other(tmp_path):
     assert tool().faults.neighbours(TREES[0], tmp_path, "spec_topk") == []
-
-
-CLIENTS = ("lm_eval[api]==0.4.13", "transformers==5.24.0", "litellm==1.110.2", "openai==3.57.0")
-WHAT_CLIENTS_MEET = """
-import json, sys
-import httpx, litellm, openai
-from litellm.litellm_core_utils.core_helpers import map_finish_reason
-from lm_eval.api.instance import Instance
-from lm_eval.models.openai_completions import LocalCompletionsAPI
-
-url, tokenizer = sys.argv[1:]
-sent, errors = [], []
-sends = httpx.Client(event_hooks={"request": [sent.append]})
-chat = openai.OpenAI(base_url=url, api_key="none", http_client=sends).chat.completions
-for call, tokens in ((chat.create, -3), (chat.parse, 1)):
-    try:
-        call(model="default", max_tokens=tokens, messages=[{"role": "user", "content": "Go."}])
-    except openai.OpenAIError as error:
-        errors.append(type(error).__name__)
-chunks = litellm.text_completion(
-    model="text-completion-openai/default", prompt="Go.", n=2, max_tokens=9, extra_body={"min_tokens": 9},
-    stream=True, stream_options={"include_usage": True}, api_base=url, api_key="none",
-)
-harness = LocalCompletionsAPI(base_url=f"{url}/completions", model="default", tokenizer=tokenizer)
-ends = [Instance("loglikelihood", {}, ("The sea is", end), 0) for end in (" blue", " made of stone")]
-print("met:", json.dumps({
-    "errors": errors,
-    "requests": len(sent),
-    "usage": litellm.stream_chunk_builder(list(chunks)).usage.completion_tokens,
-    "recovery": map_finish_reason("recover_stop"),
-    "loglikelihood": harness.loglikelihood(ends, disable_tqdm=True),
-}))
-"""
-
-
-@pytest.mark.nightly
-def test_clients_meet_what_the_page_says(tmp_path):
-    """Evaluation harness and SDKs, in an environment of their own (docs/fastdeploy.md)."""
-    python = tmp_path / "clients/bin/python"
-    options = {
-        "capture_output": True, "text": True,
-        "env": {
-            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            "HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        },
-    }  # fmt: skip
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "clients"], check=True, **options)
-    made = subprocess.run([python, "-m", "pip", "install", "-q", *CLIENTS], **options)
-    if made.returncode:
-        pytest.skip(f"the clients' packages are not to be had: {made.stderr[-500:]}")
-    with running(tmp_path, "topk") as services:
-        for service in services:
-            command = [python, "-c", WHAT_CLIENTS_MEET, f"{service.url}/v1", service.folder / "model"]
-            done = subprocess.run(command, **options)
-            met = [line for line in done.stdout.splitlines() if line.startswith("met: ")]
-            assert met, done.stderr
-            assert json.loads(met[0].removeprefix("met: ")) == {
-                "errors": ["InternalServerError", "LengthFinishReasonError"],
-                "requests": 3 + 1,
-                "usage": 9,  # of 18
-                "recovery": "stop",
-                "loglikelihood": [[0.0, True]] * 2,  # of every choice
-            }

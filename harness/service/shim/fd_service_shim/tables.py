@@ -89,12 +89,12 @@ def _tables(owner):
         yield "itself", len(owner)
     parts = gc.get_referents(owner)
     if isinstance(owner, (types.ModuleType, type)):
-        parts = [part for name, part in vars(owner).items() if not name.startswith("__")]
+        parts = [part for name, part in list(vars(owner).items()) if not name.startswith("__")]
     elif isinstance(owner, types.FunctionType):
         parts = [part for cell in owner.__closure__ or () for part in gc.get_referents(cell)]
     elif any(type(part) is dict for part in parts):
         attributes = getattr(owner, "__dict__", None)
-        parts = [one for part in parts for one in (part.values() if part is attributes else (part,))]
+        parts = [one for part in parts for one in (list(part.values()) if part is attributes else [part])]
     for part in parts:
         if type(part) in TABLES:  # a class of fd_postproc's is an owner itself
             yield type(part).__name__, len(part)
