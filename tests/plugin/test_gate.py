@@ -237,11 +237,16 @@ def test_a_record_that_cannot_be_read_is_logged(text, monkeypatch, tmp_path):
     monkeypatch.setenv("FD_POSTPROC_KNOWN", str(file))
     assert record.read() == packages
     monkeypatch.setattr(log, "_complaints", {})
-    to = Mock()
-    log.tell_variables(to)
+    monkeypatch.setattr(log, "_told", set())
     fault = "cannot be read: No such file" if text is None else "holds nothing that"
-    (told,) = to.error.call_args.args
-    assert f"FD_POSTPROC_KNOWN='{file}' {fault}" in told
+    told = []
+    for name in "a log", "another", "a log":  # once in each: the sides of a process have their own
+        to = Mock()
+        to.name = name
+        log.tell_variables(to)
+        told.append([call.args[0] for call in to.error.call_args_list])
+    assert list(map(len, told)) == [1, 1, 0]
+    assert f"FD_POSTPROC_KNOWN='{file}' {fault}" in told[0][0]
 
 
 def test_the_packages_record_is_of_seams_and_of_digests_only():
@@ -443,14 +448,18 @@ def test_what_is_set_on_a_function_is_found(change, name, tmp_path):
 
 
 @pytest.mark.framework
-def test_code_that_is_set_on_a_function_after_the_start_is_named(double, monkeypatch):
+@each(
+    "name, value",
+    [("__code__", (lambda *_: None).__code__), ("__defaults__", (0,)), ("__kwdefaults__", {"a": 0})],
+)
+def test_what_is_set_on_a_function_after_the_start_is_named(name, value, double, monkeypatch):
     """The function is the same object."""
     cls = double.scheduler__local_scheduler.LocalScheduler
     monkeypatch.setattr(gate, "_judgements", {})
     monkeypatch.setattr(gate, "_off", {})
     assert gate.judge("delivery", cls).reason is None
     assert gate.changes(ENGINE) == {}
-    monkeypatch.setattr(cls.put_results, "__code__", (lambda *_: None).__code__)
+    monkeypatch.setattr(cls.put_results, name, value)
     (change,) = gate.changes(ENGINE)["delivery"]
     assert "put_results" in change.text
 
@@ -689,6 +698,11 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     assert "called from now on" in text  # `Handover` looks at it at each step
     assert not mine(watch.look_now())
     assert said == {("known", "side", ENGINE, False), ("fast_path", "path", "delivery", False)}
+    change = gate.Unknown("TokenProcessor.postprocess", "x.py", 3, "wrapped by traced")
+    monkeypatch.setattr(gate, "changes", lambda side: {"token processor": [change]})
+    said.clear()
+    assert len(watch.look_now()) == 1
+    assert said == {("known", "side", ENGINE, False)}  # its gauge is another one
 
 
 @pytest.mark.framework

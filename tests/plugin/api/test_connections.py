@@ -98,6 +98,32 @@ def test_what_nobody_comes_for_is_dropped_in_time(requests, clock):
     assert queue == []
 
 
+def test_all_that_is_too_old_goes_at_once(requests, clock):
+    for name in "abc":
+        give(requests, name, group(0))
+    clock.now = connections.KEEP_EARLY_S
+    give(requests, "d", group(0))
+    assert list(requests.held) == ["d"]
+
+
+def test_a_wait_is_silent_at_its_second_look():
+    """The first may come at once."""
+
+    async def run():
+        inbox, silent = connections.Inbox(), []
+        for results in True, False, True:
+            wait = asyncio.ensure_future(inbox.wait())
+            await asyncio.sleep(0)
+            inbox.look()
+            await asyncio.sleep(0)
+            assert not wait.done()
+            inbox.put_nowait([5]) if results else inbox.look()
+            silent.append(await wait)
+        return silent
+
+    assert asyncio.run(run()) == [False, True, False]
+
+
 def test_no_more_is_kept_than_there_is_room_for(requests, monkeypatch):
     monkeypatch.setattr(connections, "MOST_HELD", 10)
     monkeypatch.setattr(connections, "MOST_GONE", 5)

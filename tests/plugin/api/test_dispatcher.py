@@ -260,6 +260,25 @@ def test_a_closed_stream_ends_its_streams_and_is_opened_anew(utils):
     assert utils.streams == [(7, f"ipc://{utils.path}")]
 
 
+class Closable(Stream):
+    def close(self):
+        self.items = [ConnectionError("closed")]
+
+
+def test_a_stream_whose_file_is_gone_is_opened_once_more(utils):
+    """The end of the socket before may remove the new one's file, by which the engine finds it."""
+    utils.install(True)
+    streams = [Closable([]), Stream([message("a")])]
+
+    async def create_zmq_stream(kind, bind):
+        utils.path.touch() if len(streams) == 1 else utils.path.unlink(missing_ok=True)
+        return streams.pop(0)
+
+    utils.aiozmq.create_zmq_stream = create_zmq_stream
+    alive, got = received(utils, [ConnectionError("closed")], (A,))
+    assert (alive, got[A][-1], streams) == (True, GOOD, [])
+
+
 class Eager(Stream):
     """One that gives its messages without a turn of the event loop, as aiozmq's while there are more."""
 
@@ -331,17 +350,22 @@ def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils):
     assert asyncio.run(run()) == [0, 1, 1, 0, 1, 0]
 
 
-def test_closing_ends_it(utils):
-    utils.install(False)
+@each("known", [True, False])
+def test_closing_ends_it(known, utils):
+    """Its stream is closed with it, which is no fault then."""
+    utils.install(known)
+    before = [faults(kind) for kind in ("stream", "restart")]
 
     async def run():
-        manager = utils.DealerConnectionManager(utils, [message("a"), OSError("planted")])
+        manager = utils.DealerConnectionManager(utils, [OSError("planted")])
+        manager.pull_ipc_path = str(utils.path)
         task = asyncio.create_task(manager._dispatch_batch_responses())
         await asyncio.sleep(0)
         manager.running = False
         await asyncio.wait_for(task, 60)
 
     asyncio.run(run())
+    assert [faults(kind) for kind in ("stream", "restart")] == before
 
 
 def test_the_gate_knows_the_dispatcher_behind_ours(utils):

@@ -37,6 +37,14 @@ def test_after_the_import_once_in_order_and_at_once_if_it_is_there(module):
     assert seen[3:] == [5]
 
 
+def test_while_it_is_imported_it_is_not_yet_there(module, tmp_path):
+    text = "from fd_postproc.fastdeploy import loading\n"
+    text += "loading.when_loaded(__name__, lambda loaded: loaded.SEEN.append(5))\nSEEN = []\n"
+    (tmp_path / f"{module}.py").write_text(text)
+    loading.when_loaded(module, lambda loaded: loaded.SEEN.append(4))
+    assert importlib.import_module(module).SEEN == [4, 5]
+
+
 def test_a_module_that_fails_is_not_told_of(module, tmp_path):
     (tmp_path / f"{module}.py").write_text("raise KeyError('x')\n")
     seen = []

@@ -179,6 +179,16 @@ def test_a_process_that_cannot_be_seen_is_alive_while_its_socket_is(listens, sce
     scene.seen._forget(2**22 + 5)
 
 
+def test_the_file_of_a_socket_at_which_another_process_listens_stays(scene, monkeypatch):
+    """That of the next API process, which has another number and the same path."""
+    process = scene.start("a_0")
+    scene.look()
+    kill(process)
+    monkeypatch.setattr(api_processes, "_listens", lambda address: True)
+    scene.look(times=int(GONE_S) + 1)
+    assert (scene.seen.gone, scene.path.exists()) == ({process.pid}, True)
+
+
 @each("listens", [True, False])
 def test_a_number_that_another_process_has_got(listens, scene, monkeypatch):
     """One that listens is the next API process, whose requests go on; else it is another program."""

@@ -76,7 +76,12 @@ def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
     reports.refresh(1.0)
     assert caplog.text == ""
     totals.receiver.stats[trouble] = 3
-    reports.refresh(10.0)
+    told, reports._complaints.tell = reports._complaints.tell, mock.Mock()
+    reports._complaints.tell.side_effect = told
+    for now in 10.0, 11.0:
+        reports.refresh(now)
+    ((_, _, count),) = [call.args for call in reports._complaints.tell.call_args_list]
+    assert count == 3
     assert totals.as_dict()[trouble] == 3
     whose = "(3 of sender 00000000000000ff, from which 1,200 came and number 1,203 is due)"
     assert caplog.text.count("queue msqid:7 (spec): frames") == caplog.text.count(whose) == 1

@@ -3,6 +3,7 @@
 import threading
 from collections import UserList
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -43,6 +44,16 @@ def sent(engine):
         tokens = one["outputs"]["token_ids"] if one["outputs"] else one["error_code"]
         got.setdefault(one["request_id"], []).append(tokens)
     return got
+
+
+@pytest.mark.falls_back
+def test_each_kind_of_failure_is_logged_once():
+    log = Mock()
+    guard = Guard("token processor", lambda: log, most=None)
+    for error in KeyError("a"), KeyError("b"), OSError("c"), KeyError("d"):
+        guard.failed(error)
+    first, second = (call.args[0] for call in log.error.call_args_list)
+    assert ("KeyError: 'a'" in first, "OSError: c" in second) == (True, True)
 
 
 @pytest.mark.parametrize("times", [1, 100])

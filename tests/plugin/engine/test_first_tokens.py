@@ -189,6 +189,7 @@ def test_a_killed_engine_whose_children_have_the_connection(nodes):
                 not nodes.dead([address], first_tokens.RENEW_S) and first is not nodes._connections[address]
             )
         )
+        assert nodes._connections[address].named == first_tokens.RENEW_S
         node.kill()
         until(lambda: nodes.dead([address], first_tokens.RENEW_S) or not nodes._connections[address].is_up)
         assert nodes.dead([address], 100.0) == {address}
@@ -272,6 +273,22 @@ def test_a_host_that_is_longer_than_any_name_is_none():
 def was_closed(nodes, address):
     nodes.dead([address], 0.0)
     return nodes._connections[address]._was_closed
+
+
+@each(
+    "events, closed",
+    [("reached closed", False), ("reached up closed", True), ("reached ungreeted", True),
+     ("reached ungreeted closed", True), ("up closed reached up", False), ("up closed reached closed", True)],
+)  # fmt: skip
+def test_what_is_a_connection_that_was_closed(events, closed):
+    """Not one that nobody greets yet."""
+    one = object.__new__(first_tokens.Connection)
+    one.is_up = one._was_closed = False
+    for number, name in enumerate(("reached", "up", "closed", "ungreeted")):
+        setattr(one, f"_{name}", number)
+    for name in events.split():
+        one._note(getattr(one, f"_{name}"))
+    assert one._was_closed is closed
 
 
 def test_one_that_died_before_it_was_named(nodes, monkeypatch):

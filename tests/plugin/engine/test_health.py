@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import sysv_ipc
@@ -20,6 +21,7 @@ from fd_postproc import queues
 from fd_postproc.explain.findings import findings
 from fd_postproc.explain.timeline import Picture
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
+from fd_postproc.fastdeploy.engine.health.sharing import Sharing
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
 from fd_postproc.fastdeploy.engine.processor import flight_record
 from fd_postproc.fastdeploy.engine.processor import health_check as check
@@ -154,6 +156,35 @@ def test_each_fault_is_told_in_time_and_over_with_the_next_step(
     assert one.after(0.5) is None
     assert gauge(reason) == 0
     assert "healthy again, after" in log.text
+
+
+def test_one_outage_of_two_reasons_lasts_from_the_first_one_on(watched, monkeypatch, log):
+    one = watched()
+    assert one.after(6) == "silent"
+    with monkeypatch.context() as patch:
+        patch.setattr(check, "_state_of", lambda pid: "")
+        assert one.after(2) == "worker"
+    one.step()
+    assert one.after(0.5) is None
+    assert [gauge("silent"), gauge("worker")] == [0, 0]
+    assert "healthy again, after 3.5 s" in log.text
+
+
+def test_steps_that_are_lost_are_no_silence_of_the_worker(watched, monkeypatch):
+    one = watched()
+    monkeypatch.setattr(one.processor.parts.steps, "process", Mock(side_effect=ValueError("planted")))
+    for _ in range(8):
+        one.step()
+        assert one.after(1) is None
+
+
+@each("foreign", [(1, 2), (1, 1)])
+def test_what_is_said_of_another_service_is_the_last_that_was_seen(foreign):
+    sharing = Sharing()
+    texts = [
+        sharing.look(now, count, text).text for now, count, text in zip((0, 1), foreign, "ab", strict=True)
+    ]
+    assert texts == ["a", "b" if foreign[1] > foreign[0] else "a"]
 
 
 def test_after_the_end_no_fault_is_told(watched, log):

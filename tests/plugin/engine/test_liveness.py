@@ -207,3 +207,7 @@ def test_a_long_work_does_not_hide_the_next_silence():
     assert clock.reasons(2) == []  # that work was over before anybody had to know of it
     assert not clock.work(3, 0.03)
     assert clock.silence(20) <= 5
+    clock.share = 1  # while steps come, nobody asks for it
+    assert not clock.work(20, 0.03)
+    clock.share = 0
+    assert clock.reasons(6) == [("silent", 4.5)]

@@ -3,19 +3,24 @@
 import logging
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from fd_postproc.fastdeploy.engine.lifecycle import Lifecycle
 from fd_postproc.fastdeploy.engine.processor import loop as loops
+from fd_postproc.fastdeploy.engine.processor import recording as recordings
 from fd_postproc.fastdeploy.engine.processor.draft_gauges import DraftGauges
 from fd_postproc.fastdeploy.engine.processor.journal import Journal
 from fd_postproc.fastdeploy.engine.processor.loop import Loop
 from fd_postproc.fastdeploy.engine.processor.pairing import Pairing
+from fd_postproc.fastdeploy.engine.processor.recording import Recording
 from fd_postproc.fastdeploy.engine.processor.source import Trouble
 from fd_postproc.fastdeploy.engine.processor.tracing import Tracing
 from fd_postproc.fastdeploy.engine.processor.transfers import Transfers
 from fd_postproc.fastdeploy.events.totals import Counters
 from tests.lib.fakes import Clock
+from tests.lib.rows import each
 
 LOG = logging.getLogger("parts")
 
@@ -146,6 +151,60 @@ def test_targets_wait_for_their_draft_and_leave_in_order(host, journal):
     pairing.postprocess([first])
     pairing.postprocess([last])
     assert put[1:] == [[first], [last]]
+
+
+@each(
+    "heads, rates",
+    [([5, 4, 2, 1], [0.8, 0.5, 0.5]), ([5, 0, 0, 3], [0.0, 0.0, 0.0]), ([0, 0, 0, 0], [None] * 3)],
+)
+def test_a_head_without_drafts_shows_the_rate_of_the_one_before(heads, rates, host, journal):
+    host.cfg = SimpleNamespace(speculative_config=SimpleNamespace(num_speculative_tokens=3))
+    host.accept_token_num_per_head, shown = heads, []
+    DraftGauges(host, journal)._set_heads([SimpleNamespace(set=shown.append)] * 3)
+    assert shown == rates
+
+
+def test_drafts_that_are_counted_while_they_are_reported_are_reported_later(host, journal):
+    gauge = SimpleNamespace(set=lambda value: None)
+    names = "num_accepted_tokens_total", "num_emitted_tokens_total", "draft_acceptance_rate", "efficiency"
+    metrics = SimpleNamespace(**{f"spec_decode_{name}": gauge for name in names})
+    metrics.spec_decode_draft_single_head_acceptance_rate = []
+    host.fd.main_process_metrics, reported = metrics, []
+    host.cfg = SimpleNamespace(speculative_config=SimpleNamespace(method="mtp", num_speculative_tokens=0))
+    host.num_accepted_tokens = host.num_emitted_tokens = host.num_draft_tokens = (
+        host.max_num_emitted_tokens
+    ) = 1
+    host.accept_token_num_per_head, gauges = [], DraftGauges(host, journal)
+
+    def inc(drafts):  # while the token thread counts a step
+        reported.append(drafts)
+        gauges._counted += 5
+
+    metrics.spec_decode_num_draft_tokens_total = SimpleNamespace(inc=inc)
+    for _ in range(3):
+        gauges._set()
+    assert reported == [0, 5, 5]
+
+
+def test_the_watchdog_ends_before_the_token_thread_whose_end_it_would_report(host, journal):
+    parts = Mock()
+    lifecycle = Lifecycle(host, journal, parts.pairing, parts.loop)
+    host.zmq_server, lifecycle.watch = None, parts.watch
+    lifecycle.stop()
+    assert [name for name, *_ in parts.mock_calls] == ["watch.end", "loop.stop", "pairing.delivery.end"]
+
+
+def test_another_reader_of_the_queue_is_recorded_once(host, journal, monkeypatch):
+    monkeypatch.setattr(recordings, "_watch_readers", lambda *_: 77)
+    monkeypatch.setattr(recordings, "_last_sender_of", lambda msqid: 1)
+    receiver = SimpleNamespace(msqid=7, _is_named=True, _open_frames=(0, 0))
+    host.resource_manager, journal.recorder = SimpleNamespace(tasks_list=[]), Mock()
+    journal.counters.stages.end_put([None], None)  # a step
+    recording = Recording(host, journal, SimpleNamespace(receiver=receiver), SimpleNamespace(waiting={}))
+    recording.watch_readers(0)
+    for _ in range(2):
+        recording.look()
+    assert [call.args[-1] for call in journal.recorder.look.call_args_list] == [77, 0]
 
 
 def test_gauges_and_traces_of_a_fastdeploy_without_them(host, journal):

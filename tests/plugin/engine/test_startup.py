@@ -43,7 +43,7 @@ def fill(queue):
         queue.send(payload, type=mtype)
 
 
-def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, log):
+def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, log, monkeypatch):
     messages = StaleMessages("topk", config(queue_id), log)
     assert messages.at_construction() == 3
     assert queue.current_messages == 0
@@ -51,6 +51,7 @@ def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, l
     assert f"queue msqid:{queue.id} holds 3 messages" in text
     assert f"by process {os.getpid()}" in text
     queue.send(b"of this service's worker")
+    monkeypatch.setattr(stale_messages, "_is_from_an_older_process", lambda queue: True)  # its launcher's
     assert messages.at_run() == 0
     assert queue.current_messages == 1
 

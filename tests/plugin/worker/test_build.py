@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sys
 import types
+from unittest.mock import Mock
 
 import pytest
 import sysv_ipc
@@ -83,6 +84,21 @@ def test_a_build_with_other_keys(rule, raised_limits, double, plugged, monkeypat
     save(double, "plain", sampled("plain"))
     assert plugged == ["save_output"]
     assert lines(log, "WARNING", "keys of queues")
+
+
+def test_a_queue_that_another_program_removes_is_asked_for_again(double, monkeypatch):
+    get_output_ep, calls = double.model_executor__ops__gpu.get_output_ep, []
+
+    def removed_once(*arguments):
+        get_output_ep(*arguments)
+        calls.append(queues.locate("plain"))
+        if len(calls) == 1:
+            sysv_ipc.MessageQueue(calls[0]).remove()
+
+    assert build.key_rule(removed_once) is build.KeyRule.OURS
+    assert len(calls) == 2
+    monkeypatch.setattr(sysv_ipc, "MessageQueue", Mock(side_effect=sysv_ipc.PermissionsError))
+    assert build._exists(calls[1])  # another user's
 
 
 def test_a_build_that_cannot_be_asked_for_its_keys(monkeypatch):
