@@ -6,16 +6,20 @@ import math
 import pickle
 from functools import partial
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.chunks._chunks import (
+    ChatScores,
+    CompletionScores,
     StandIn,
     Texts,
     Unknown,
     chat_logprobs,
     completion_logprobs,
+    unpack,
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
@@ -70,6 +74,30 @@ def completion(top, most):
     texts = Texts(completion_spelling(PROCESSOR))
     own = partial(STEPS.completion, top, most)
     return completion_logprobs(top, most, texts, models.CompletionLogprobs, own)
+
+
+def written(made):
+    """What is written of log-probabilities, in both styles; None for a float that Python's json refuses."""
+    if made is None:
+        return "null", "null"
+    try:
+        pieces = made.pieces()
+        list(pieces.settle())
+        whole = b"".join(pieces).decode()
+    except Unknown:
+        whole = None
+    return made.json(STYLE), whole
+
+
+def fastdeploys(model):
+    """The same out of FastDeploy's model."""
+    if model is None:
+        return "null", "null"
+    try:
+        whole = json.dumps(model.model_dump(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        whole = None
+    return model.model_dump_json(exclude_unset=True), whole
 
 
 scores = st.one_of(
@@ -130,6 +158,39 @@ def test_entries_of_many_results_in_one(results, most):
     assert repr(made.model_dump()) == repr(expected.model_dump())
 
 
+@given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), columns, st.booleans())
+def test_chats_json(top, most, texts):
+    """Integers become floats."""
+    theirs, table = STEPS.chat(copy.deepcopy(top), most, texts), Texts(chat_spelling(PROCESSOR))
+    assert written(ChatScores.of(top, most, table if texts else None)) == fastdeploys(theirs)
+
+
+@given(tops(), columns)
+def test_completions_json(top, most):
+    theirs, table = STEPS.completion(copy.deepcopy(top), most), Texts(completion_spelling(PROCESSOR))
+    assert written(CompletionScores.of(top, most, table)) == fastdeploys(theirs)
+
+
+@examples(20)
+@given(st.lists(tops(), min_size=1, max_size=70), st.integers(0, 5), st.booleans())
+def test_json_of_many_results(results, most, packed):
+    """As an answer that is not streamed gathers them; and one that is not known leaves what is there."""
+    chat, completion = (
+        cls(most, Texts(spelling(PROCESSOR)))
+        for cls, spelling in ((ChatScores, chat_spelling), (CompletionScores, completion_spelling))
+    )
+    for number, top in enumerate(results):
+        given_top = unpack(msgpack.packb({"top_logprobs": top}))["top_logprobs"] if packed else top
+        for made in chat, completion:
+            made.add(given_top)
+            if number % 3 == 0:
+                with pytest.raises(Unknown):
+                    made.add([[*top[0], [1 << 40]], [*top[1], [-0.5]], [*top[2], 1]])
+    gathered = [[row for top in results for row in top[i]] for i in range(3)]
+    assert written(chat) == fastdeploys(STEPS.chat(gathered, most, True))
+    assert written(completion) == fastdeploys(STEPS.completion(gathered, most))
+
+
 ODD = [
     *(([[0]], [[True]]), ([[0]], [[None]]), ([[0]], [["-0.5"]]), ([[0]], [[1 << 60]]), ([["0"]], [[-0.5]])),
     *(([[0.0]], [[-0.5]]), ([[-1]], [[-0.5]]), ([(0,)], [[-0.5]]), ([[0]], [(-0.5,)]), ([[]], [[-0.5]])),
@@ -140,7 +201,8 @@ OTHERS = [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2
 
 @each("top", [*([ids, scores, [1] * len(ids)] for ids, scores in ODD), *OTHERS])
 def test_what_is_not_known_is_left_to_fastdeploy(top):
-    for build in chat, completion:
+    table = Texts(chat_spelling(PROCESSOR))
+    for build in chat, completion, lambda *one: ChatScores.of(*one, table):
         with pytest.raises(Unknown):
             build(top, 5)
     with pytest.raises(Unknown, match="no float"):

@@ -2,10 +2,43 @@
 
 
 @cython.final
+cdef class ChatScores(Scores):
+    """What ``_create_chat_logprobs`` makes of results, as JSON: a LogProbs."""
+
+    cdef int write(self, _Writer writer) except -1:
+        writer.literal(b'{"content":', 11)
+        self.write_list(writer, 0)
+        if not writer.unset:
+            writer.literal(b',"refusal":null', 15)
+        return writer.literal(b"}", 1)
+
+    cdef int write_item(self, _Writer writer, Py_ssize_t row, int which) except -1:
+        cdef Py_ssize_t i, first = self.begin(row)
+        self.write_cell(writer, first)
+        writer.literal(b',"top_logprobs":[', 17)
+        for i in range(first + 1, self.ends[row]):
+            if i > first + 1:
+                writer.literal(b",", 1)
+            self.write_cell(writer, i)
+            if writer.unset:
+                writer.literal(b"}", 1)
+            else:
+                writer.literal(b',"top_logprobs":null}', 21)
+        return writer.literal(b"]}", 2)
+
+    cdef int write_cell(self, _Writer writer, Py_ssize_t i) except -1:
+        """Write a token and its log-probability, as the beginning of an object."""
+        cdef text_record *record = self.record(i)
+        writer.literal(_head_of(record), record.head_size)
+        writer.double(self.cells[i].score)
+        return writer.literal(_tail_of(record), record.tail_size)
+
+
+@cython.final
 cdef class ChatRow(StandIn):
     """Stand-in for the LogProbEntry of one token."""
 
-    cdef _Rows rows
+    cdef Scores rows
     cdef Py_ssize_t row
     cdef object entry    # FastDeploy's class
 
@@ -75,7 +108,7 @@ def chat_logprobs(top, columns, Texts texts, entry, Models logprobs not None):
     """
     cdef Py_ssize_t row
     cdef ChatRow stand_in
-    cdef _Rows rows = _rows_of(top, columns, texts)
+    cdef Scores rows = _rows_of(top, columns, texts)
     if rows is None:
         return None
     entries = []

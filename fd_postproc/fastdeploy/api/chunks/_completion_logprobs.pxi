@@ -6,10 +6,61 @@ cdef enum:
 
 
 @cython.final
+cdef class CompletionScores(Scores):
+    """What ``_create_completion_logprobs`` makes of results, as JSON: a CompletionLogprobs.
+
+    It raises Unknown also where a score is an integer, which the maps would show as one.
+    """
+
+    def __init__(self, columns, Texts texts):
+        super().__init__(columns, texts)
+        self.only_floats = True
+
+    cdef int write(self, _Writer writer) except -1:
+        writer.literal(b'{"tokens":', 10)
+        self.write_list(writer, TOKENS)
+        writer.literal(b',"token_logprobs":', 18)
+        self.write_list(writer, SCORES)
+        writer.literal(b',"top_logprobs":', 16)
+        self.write_list(writer, MAPS)
+        if not writer.unset:
+            writer.literal(b',"text_offset":null', 19)
+        return writer.literal(b"}", 1)
+
+    cdef int write_item(self, _Writer writer, Py_ssize_t row, int which) except -1:
+        cdef text_record *record
+        if which == MAPS:
+            return self.write_map(writer, row)
+        if which == SCORES:
+            return writer.double(self.cells[self.begin(row)].score)
+        record = self.record(self.begin(row))
+        return writer.literal(_key_of(record), record.key_size)
+
+    cdef int write_map(self, _Writer writer, Py_ssize_t row) except -1:
+        """Write a row's map; equal texts keep the first place and take the last value."""
+        cdef Py_ssize_t i, first = self.begin(row), last = self.ends[row]
+        cdef text_record *record
+        for i in range(first, last):
+            self.cells[i].record.same.place = i
+        writer.literal(b"{", 1)
+        for i in range(first, last):
+            record = self.cells[i].record.same
+            if record.place < 0:  # written already
+                continue
+            if i > first:
+                writer.literal(b",", 1)
+            writer.literal(_key_of(record), record.key_size)
+            writer.literal(b":", 1)
+            writer.double(self.cells[record.place].score)
+            record.place = -1
+        return writer.literal(b"}", 1)
+
+
+@cython.final
 cdef class CompletionLogprobs(StandIn):
     """Stand-in for CompletionLogprobs, with the rows of one result or of several."""
 
-    cdef _Rows rows
+    cdef Scores rows
     cdef object cls      # FastDeploy's
     cdef object stock    # FastDeploy's own call
 
@@ -46,7 +97,7 @@ cdef class CompletionLogprobs(StandIn):
 
     cdef int write_map(self, _Writer writer, Py_ssize_t row) except -1:
         """Write a row's map; equal texts keep the first place and take the last value."""
-        cdef _Rows rows = self.rows
+        cdef Scores rows = self.rows
         cdef Py_ssize_t i, first = rows.begin(row), last = rows.ends[row]
         cdef text_record *record
         for i in range(first, last):
