@@ -356,7 +356,7 @@ _ROWS = (
             "OpenAIServingChat.chat_completion_stream_generator",
             "OpenAIServingCompletion.completion_stream_generator",
         ),
-        "api.lane:install",
+        "api.streams:install",
         "In each stream: the keys of results, and one chunk byte for byte against FastDeploy's.",
         "chunks in the middle of a stream are written from a template, without FastDeploy's generator",
         "FastDeploy's generator gets the result and writes the chunk",

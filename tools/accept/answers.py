@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from fd_postproc.fastdeploy.api import lane
+from fd_postproc.fastdeploy.api import lane, streams
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
@@ -222,10 +222,10 @@ class LaneSide(Side):
         self._changes += [
             (lane.Lane, "_choice_of", chosen),
             (lane.Lane, "_written", counted),
-            (lane._Judged, "is_known", lambda judged, processor: True),
+            (streams.Judged, "why_not", lambda judged, processor: None),
             (_Connections, "dealer", None),
             (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
-            lane.replacement(module),
+            streams.replacement(module),
         ]
 
 

@@ -13,10 +13,8 @@ cdef int _write_value(_Writer writer, value) except -1:
         return writer.literal(b"null", 4)
     if PyList_CheckExact(value):
         return writer.integers(value)
-    if isinstance(value, StandIn):
-        return (<StandIn>value).write(writer)
-    if hasattr(value, "model_dump_json"):
-        return _write_model(writer, value)
+    if isinstance(value, Scores):
+        return (<Scores>value).write(writer)
     raise Unknown(f"a chunk has a value of the type {type(value).__name__}")
 
 
@@ -41,7 +39,7 @@ cdef class Template:
     keys : sequence of str
         Keys whose values differ from chunk to chunk.
     values : list
-        Their values in this chunk: None, str, int, float, a list of ints, or a part of an answer.
+        Their values in this chunk: None, str, int, float, a list of ints, or `Scores`.
     style : FloatStyle
         How pydantic prints floats.
 

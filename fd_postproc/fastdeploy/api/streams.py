@@ -1,0 +1,165 @@
+"""This module decides how a stream's chunks are made, and replaces FastDeploy's generators of streams.
+
+A stream takes the steady lane (`lane`), or it is FastDeploy's with log-probabilities of ours (`feed`), or
+FastDeploy's altogether.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .. import gate, replacements
+from ..fallback import Guard
+from ..logs import api_log
+from ..notes import NotPlain
+from . import scores
+from .chunks.model_fields import float_style
+from .feed import Choice, Feed
+from .lane import SEAM, ChatLane, CompletionLane, Lane, Spliced
+from .shapes import Shapes
+from .text.plain_answers import METHODS, check_class
+from .text.views import STREAMED, processors_of, views_of
+
+LANES: dict[str, tuple[str, str, type[Lane], str]] = {
+    "serving_chat": ("OpenAIServingChat", "chat_completion_stream_generator", ChatLane, "metadata"),
+    "serving_completion": (
+        "OpenAIServingCompletion",
+        "completion_stream_generator",
+        CompletionLane,
+        "suffix",
+    ),
+}
+"""By module: class and generator of FastDeploy's, its lane, and a field of the request with more options."""
+
+
+def install(module: Any) -> Callable[[], None]:
+    """Install our streams in ``serving_chat`` or ``serving_completion``; return a function that restores."""
+    return replacements.install(SEAM, replacement(module))
+
+
+def replacement(module: Any) -> tuple[Any, str, Any]:
+    """FastDeploy's class in a serving module, the name of its generator, and ours."""
+    owner, name, _, _ = LANES[module.__name__.rpartition(".")[2]]
+    cls = vars(module)[owner]
+    stock, streams = vars(cls)[name], Streams(module)
+    names = tuple(inspect.signature(stock).parameters)
+
+    @functools.wraps(stock)
+    def stream(*arguments: Any, **options: Any) -> Any:
+        generator = stock(*arguments, **options)
+        try:
+            if streams.guard.is_on:
+                return streams.made(generator, {**dict(zip(names, arguments, strict=False)), **options})
+        except Exception as error:
+            streams.guard.failed(error)
+        return generator
+
+    return cls, name, stream
+
+
+class Streams:
+    """The streams of a serving module.
+
+    Raises
+    ------
+    NotPlain
+        If pydantic prints floats in another way than is known.
+    """
+
+    def __init__(self, module: Any) -> None:
+        style = float_style()
+        if style is None:
+            raise NotPlain("pydantic prints floats in none of the ways known here")
+        _, _, self._lane, self._extra = LANES[module.__name__.rpartition(".")[2]]
+        self.guard, self._scores_guard = Guard(SEAM, api_log), Guard(scores.SEAM, api_log)
+        self._style, self._shapes = style, Shapes(style)
+        self._judged, self._scoring = Judged(module), scores.Scoring(module)
+        self._make_id = getattr(importlib.import_module("fastdeploy.utils"), "make_choice_id", "{}_{}".format)
+        self._said: set[str] = set()
+
+    def made(self, generator: Any, given: dict[str, Any]) -> Any:
+        """What the response iterates, in place of FastDeploy's generator.
+
+        `given` are the generator's arguments by name.
+        """
+        handler, request, name = given["self"], given["request"], given["request_id"]
+        try:
+            scores_of = self._scoring.of(handler, request)
+        except NotPlain as error:
+            self._say(scores.SEAM, str(error))
+            return generator
+        if getattr(handler, "enable_mm_output", False):  # its response processor changes results
+            return generator
+        processor = handler.engine_client.data_processor
+        feed = Feed(name, request, scores_of, self._style, self.guard, self._scores_guard)
+        if self._is_each_sent(request) and not request.collect_metrics:
+            reason = self._judged.why_not(processor)
+            if reason is None:
+                count = given.get("num_choices", request.n or 1)
+                choices = [Choice(i, self._make_id(name, i)) for i in range(count)]
+                feed.choices = {one.name: one for one in choices}
+                complete = _plain_way(processor)
+                return self._lane(
+                    generator, feed, handler, request, given["model_name"], complete, self._shapes, self.guard
+                )
+            self._say(SEAM, reason)
+        if scores_of is None or not type(processor).__module__.startswith("fastdeploy."):
+            return generator
+        return Spliced(generator, feed)
+
+    def _is_each_sent(self, request: Any) -> bool:
+        """Whether each result becomes a chunk of its own."""
+        several, extra = request.max_streaming_response_tokens, getattr(request, self._extra, None)
+        if several is None:
+            several = extra.get("max_streaming_response_tokens", 1) if type(extra) is dict else 1
+        return type(several) is int and several <= 1
+
+    def _say(self, seam: str, reason: str) -> None:
+        """Log once why streams are left to FastDeploy."""
+        if reason not in self._said:
+            self._said.add(reason)
+            api_log().info(f"fd_postproc: API side leaves {seam} to FastDeploy: {reason}")
+
+
+def _plain_way(processor: Any) -> Callable[[Any], Any] | None:
+    """The function that completes a plain result's outputs; None: the data processor's own."""
+    views = views_of(processor)
+    return None if views is None else views.plain
+
+
+class Judged:
+    """Whether what the lane stands for is known: it may be loaded or wrapped after the lane is installed."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._known: tuple[tuple[Any, ...], str | None] | None = None
+
+    def why_not(self, processor: Any) -> str | None:
+        """Why a stream of a data processor may not take the lane; None if it may."""
+        of_chat = getattr(self._module, "ChatResponseProcessor", None)
+        kind = type(processor)
+        now = (
+            *(kind, *(getattr(kind, name, None) for name in METHODS)),
+            getattr(of_chat, "process_response_chat", None),
+        )
+        if self._known is None or self._known[0] != now:
+            self._known = now, self._why_not(processor)
+        reason = self._known[1]
+        if reason is None and not vars(processor).keys().isdisjoint(METHODS):
+            reason = "a method was set on the data processor"
+        return reason
+
+    def _why_not(self, processor: Any) -> str | None:
+        kind = type(processor)
+        known = processors_of(getattr(kind, STREAMED, None))
+        if known is None or inspect.iscoroutinefunction(kind.process_response_dict):
+            return f"the data processor {kind.__name__} is not known"
+        try:
+            check_class(processor, known.cls)
+        except NotPlain as reason:
+            return str(reason)
+        return gate.judge(SEAM, self._module).reason
