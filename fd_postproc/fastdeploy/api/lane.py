@@ -29,7 +29,7 @@ from ..notes import note
 from .chunks._chunks import Template, Unknown, is_plain, note_unwritten
 from .connections import NoResults, registering
 from .feed import Choice, Feed
-from .shapes import RESULT, Shapes, created_in, usage_in
+from .shapes import RESULT, Shapes, usage_in
 from .text.parsers import Complete
 from .text.views import views_of
 
@@ -84,8 +84,6 @@ class Lane(Spliced):
     handler : object
         The generator's ``self``.
     request : ChatCompletionRequest or CompletionRequest
-    model : str
-        The model's name in chunks.
     shapes : Shapes
     guard : Guard
     """
@@ -99,12 +97,11 @@ class Lane(Spliced):
         feed: Feed,
         handler: Any,
         request: Any,
-        model: str,
         shapes: Shapes,
         guard: Guard,
     ) -> None:
         super().__init__(generator, feed)
-        self._request, self._shapes, self._guard, self._model = request, shapes, guard, model
+        self._request, self._shapes, self._guard = request, shapes, guard
         client, self._shows_ids = handler.engine_client, feed.shows_ids
         self._is_cleared, self._processor = client.check_model_weight_status, client.data_processor
         self._shows_usage = self._is_asked_for_usage(request)
@@ -240,10 +237,6 @@ class Lane(Spliced):
     def _shape(self) -> tuple[bool, bool]:
         return self._shows_ids, self._shows_usage
 
-    def _head(self, chunk: str) -> list[Any]:
-        """The values of `Shapes.HEAD` in a chunk of this stream."""
-        return [self._feed.name, created_in(chunk), self._model]
-
     def _keys(self) -> list[str]:
         """Keys whose values differ from chunk to chunk."""
         keys = ["index", self.TEXT, "reasoning_content", "arrival_time", "logprobs", "draft_logprobs"]
@@ -308,7 +301,7 @@ class Lane(Spliced):
                 outputs, choice, metrics["first_token_time"] if is_first else arrival, is_shown=True
             )
             if self._template is None:
-                self._template = self._shapes.tried(self._shape(), self._head(chunk))
+                self._template = self._shapes.tried(self._shape(), chunk)
             if self._template is not None and self._template.text(values) == chunk:
                 self._is_steady, self._unlike = True, 0
                 if self._complete is None:
@@ -316,7 +309,7 @@ class Lane(Spliced):
                     self._feed.watch(asyncio.get_running_loop())
                 return
             self._unlike += self._template is not None
-            self._template = self._shapes.cut(self._shape(), chunk, self._head(chunk), self._keys(), values)
+            self._template = self._shapes.cut(self._shape(), chunk, self._keys(), values)
         except (ValueError, Unknown):
             self._template, self._unlike = None, self._unlike + 1
         except Exception as error:

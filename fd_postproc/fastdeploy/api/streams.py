@@ -119,10 +119,10 @@ class Streams:
             reason = self._judged.why_not(processor)
             if reason is None:
                 count, make_id = given["num_choices"] if self._of_prompts else request.n or 1, self._make_id
-                feed.choices = {(one := make_id(name, i)): Choice(i, one) for i in range(count)}
-                return self._lane(
-                    generator, feed, handler, request, given["model_name"], self._shapes, self.guard
-                )
+                for i in range(count):
+                    one = make_id(name, i)
+                    feed.choices[one] = Choice(i, one)
+                return self._lane(generator, feed, handler, request, self._shapes, self.guard)
             self._say(SEAM, reason)
         if scores_of is None or not type(processor).__module__.startswith("fastdeploy."):
             return generator
@@ -137,7 +137,7 @@ class Streams:
         if type(several) is not int or several > 1 or request.collect_metrics:
             return False
         limits = given["max_tokens_list"] if self._of_prompts else (given["max_tokens"],)
-        return any(most is None or most > 2 for most in limits)
+        return None in limits or max(limits) > 2
 
     def _say(self, seam: str, reason: str) -> None:
         """Log once why streams are left to FastDeploy."""
