@@ -38,7 +38,7 @@ LANES: dict[str, tuple[str, str, type[Lane], str]] = {
 
 def install(module: Any) -> Callable[[], None]:
     """Install our streams in ``serving_chat`` or ``serving_completion``; return a function that restores."""
-    return replacements.install(SEAM, replacement(module))
+    return replacements.install("api lane", replacement(module))
 
 
 def replacement(module: Any) -> tuple[Any, str, Any]:
