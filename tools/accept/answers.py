@@ -15,11 +15,11 @@ import logging
 import random
 import time
 import types
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from unittest import mock
 
-from fd_postproc.fastdeploy.api import lane, streams
+from fd_postproc.fastdeploy.api import answers, lane, responses, streams
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
@@ -41,6 +41,7 @@ def first_difference(
     scripts: list[Script],
     progress: Callable[[int, int], None] = lambda done, most: None,
     lane: bool = False,
+    whole: bool = False,
 ) -> str | None:
     """The first difference of FastDeploy's serving module with its own parts and with ours.
 
@@ -53,12 +54,14 @@ def first_difference(
         It is given how many of how many scripts have run.
     lane : bool, optional
         Whether the steady lane is tried, with hand-overs at random places, in place of the parts alone.
+    whole : bool, optional
+        Whether the bodies of answers that are not streamed are tried, with what is withheld in them.
     """
     blocks = blocks_of(module)
 
     def run(went_on: Callable[[], None]) -> str | None:
         with in_use(module, blocks):
-            return _difference_in_use(module, blocks, scripts, progress, went_on, lane)
+            return _difference_in_use(module, blocks, scripts, progress, went_on, lane, whole)
 
     found: str | None = Watched(run).result()
     return found
@@ -71,17 +74,20 @@ def _difference_in_use(
     progress: Callable[[int, int], None],
     went_on: Callable[[], None],
     lane: bool,
+    whole: bool,
 ) -> str | None:
-    stock = Side(module, Blocks())
+    stock = BodySide(module, Blocks()) if whole else Side(module, Blocks())
     ours = {"": Side(module, blocks), ", packed": Side(module, blocks, packed=True)}
     if lane:
         ours = {"": LaneSide(module, Blocks()), ", packed": LaneSide(module, blocks, packed=True)}
+    if whole:
+        ours = {"": AnswerSide(module, Blocks()), ", packed": AnswerSide(module, Blocks(), packed=True)}
     failed = 0
     for number, script in enumerate(tried):
         if number % 50 == 0:
             progress(number, len(tried))
         went_on()
-        for stream in (True,) if lane else (True, False):
+        for stream in (True,) if lane else (False,) if whole else (True, False):
             expected = _outcome(stock, script, stream)
             failed += expected[0] == FAILED
             if failed > _MOST_FAILURES:
@@ -92,6 +98,8 @@ def _difference_in_use(
                     return f"{script.name}, {'streamed' if stream else 'not streamed'}{which}: {found}"
     if lane and not all(one.written for one in ours.values()):
         return "the lane has written no chunk"
+    if whole and not all(one.withheld for one in ours.values()):
+        return "nothing was withheld"
     return None
 
 
@@ -160,6 +168,9 @@ class Side:
         made = self._generator(handler, script, stream)
         if stream:
             return [chunk async for chunk in made]
+        return await self._shown(made)
+
+    async def _shown(self, made: Any) -> list[str]:
         answer = await made
         if answer is None:
             return ["None"]
@@ -227,6 +238,80 @@ class LaneSide(Side):
             (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
             *streams.ours_in(module),
         ]
+
+
+class BodySide(Side):
+    """A serving module, of whose answers the bodies are compared."""
+
+    async def _shown(self, made: Any) -> list[str]:
+        answer = await made
+        return ["None"] if answer is None else [type(answer).__name__, await self._body(answer.model_dump())]
+
+    async def _body(self, content: Any) -> str:
+        try:
+            return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError as error:
+            return str(error).partition(":")[0]
+
+
+class AnswerSide(BodySide):
+    """A serving module of whose answers values are withheld.
+
+    Attributes
+    ----------
+    withheld : int
+        From how many answers.
+    """
+
+    def __init__(self, module: Any, blocks: Blocks, packed: bool = False) -> None:
+        super().__init__(module, blocks, packed)
+        self.withheld, marked = 0, answers.Answer.marked
+
+        def counted(answer: answers.Answer, *told: Any) -> Any:
+            parts = marked(answer, *told)
+            self.withheld += bool(parts)
+            return parts
+
+        self._application = types.SimpleNamespace(
+            JSONResponse=importlib.import_module("fastapi.responses").JSONResponse,
+            connection_manager=contextlib.asynccontextmanager(_entered),
+        )
+        self._changes += [
+            (answers.Answer, "marked", counted),
+            (answers._Judged, "is_known", lambda judged, handler: True),
+            *([(_Connections, "dealer", None)] if _are_batches() else []),
+            (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
+            answers.replacement(module),
+        ]
+
+    async def _shown(self, made: Any) -> list[str]:
+        restore = responses.install(self._application)
+        try:
+            async with self._application.connection_manager():
+                return await super()._shown(made)
+        finally:
+            restore()
+
+    async def _body(self, content: Any) -> str:
+        pieces = []
+
+        async def send(event: Any) -> None:
+            pieces.append(event.get("body", b""))
+
+        try:
+            await self._application.JSONResponse(content=content)({"type": "http"}, None, send)
+        except ValueError as error:
+            return str(error).partition(":")[0]
+        return b"".join(pieces).decode()
+
+
+def _are_batches() -> bool:
+    """Whether results come in batches: then a generator gets no dealer."""
+    return hasattr(importlib.import_module("fastdeploy.envs"), "ZMQ_SEND_BATCH_DATA")
+
+
+async def _entered() -> AsyncIterator[None]:
+    yield
 
 
 _GUARD = Guard("api connections")

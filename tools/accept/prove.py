@@ -136,15 +136,15 @@ def _twin(log):
 # ---- The API server ----------------------------------------------------------------------------------------
 
 
-def chunks(rounds, progress, lane=False):
-    """The first difference of the answers of chat and completions; `lane`: of streams in the steady lane."""
+def chunks(rounds, progress, lane=False, whole=False):
+    """The first difference of the answers of chat and completions; `lane`, `whole`: see `answers`."""
     for name in ("serving_chat", "serving_completion"):
         module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
         chat = name == "serving_chat"
         scripts = canned_answers.scripts(chat)
         scripts += [canned_answers.random_script(number, chat) for number in range(rounds)]
         what = functools.partial(progress, f"{'streams' if lane else 'answers'} of {name}")
-        found = answers.first_difference(module, scripts, what, lane)
+        found = answers.first_difference(module, scripts, what, lane, whole)
         if found:
             return f"{name}: {found}"
     return SAME
@@ -362,6 +362,8 @@ def proven(parts, rounds, progress):
         told["api chunks"] = _told(chunks, rounds, progress)
     if "api lane" in wanted:
         told["api lane"] = _told(lane, rounds, progress)
+    if "api answers" in wanted:
+        told["api answers"] = _told(functools.partial(chunks, whole=True), rounds, progress)
     if wanted & {*DISPATCHER}:
         progress("dispatcher", 0, 1)
         utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")

@@ -190,9 +190,9 @@ class RequestMap(dict):  # type: ignore[type-arg]
         self.gone.pop(hash(name), None)
         self.gone.pop(hash(name.rpartition("_")[0]), None)
 
-    def give_inbox(self, name: str) -> Inbox:
+    def give_inbox(self, name: str, inbox: Inbox) -> Inbox:
         """Put an inbox in the place of a registered request's queue, with what that holds."""
-        queue, inbox = self[name], Inbox()
+        queue = self[name]
         while not queue.empty():
             inbox.put_nowait(queue.get_nowait())
         super().__setitem__(name, inbox)  # it stays the same request
@@ -368,7 +368,12 @@ def with_inboxes(stock: Any, guard: Guard) -> Any:
             if feed.name == request_id and guard.is_on:
                 if dealer is not None or type(manager.request_map) is not RequestMap:
                     feed.choices = {}  # no lane: results come in another way
-                feed.source = manager.request_map.give_inbox(request_id) if feed.choices else queue
+                if not feed.choices:
+                    feed.source = queue
+                elif isinstance(feed, Inbox):  # a whole answer's
+                    manager.request_map.give_inbox(request_id, feed)
+                else:
+                    feed.source = manager.request_map.give_inbox(request_id, Inbox())
                 return dealer, feed
         except Exception as error:
             guard.failed(error)

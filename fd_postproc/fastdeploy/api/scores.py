@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from .. import gate
 from ..notes import NotPlain
-from .chunks._chunks import ChatScores, CompletionScores, Scores, Texts
-from .chunks.token_spelling import chat_spelling, completion_spelling
+from .chunks._chunks import ChatScores, CompletionScores, Scores
+from .chunks.token_spelling import CHAT_TEXTS, COMPLETION_TEXTS
 
 SEAM = "api chunks"
 _BUILD = "_build_logprobs_response"
@@ -22,29 +21,6 @@ ScoresOf = Callable[[Any], Scores | None]
 """From a result's log-probabilities to what is shown; None where nothing is.  It raises as `Scores`."""
 
 
-class TextsOf:
-    """Cache of the texts of a data processor's tokens; usually there is a single processor.
-
-    Parameters
-    ----------
-    spelling : callable
-        From a data processor to what `Texts` is made with.
-    """
-
-    def __init__(self, spelling: Callable[[Any], Callable[[int], tuple[str, str]]]) -> None:
-        self._spelling = spelling
-        self._processor: Callable[[], Any] = lambda: None
-        self._texts: Any = None
-
-    def __call__(self, handler: Any) -> Any:
-        """The texts of a handler's processor."""
-        processor = handler.engine_client.data_processor
-        if self._processor() is not processor:
-            self._texts = Texts(self._spelling(processor))
-            self._processor = weakref.ref(processor)
-        return self._texts
-
-
 class Scoring:
     """The log-probabilities of the answers of ``serving_chat`` or ``serving_completion``."""
 
@@ -52,7 +28,7 @@ class Scoring:
         name = module.__name__.rpartition(".")[2]
         self._module, (self._owner, self._create) = module, _METHODS[name]
         self._is_chat = name == "serving_chat"
-        self._texts_of = TextsOf(chat_spelling if self._is_chat else completion_spelling)
+        self._texts_of = CHAT_TEXTS if self._is_chat else COMPLETION_TEXTS
         self._known: tuple[tuple[Any, ...], str | None] | None = None
 
     def of(self, handler: Any, request: Any) -> ScoresOf | None:
@@ -74,8 +50,8 @@ class Scoring:
         if columns == -1:
             columns = handler.engine_client.ori_vocab_size
         if not self._is_chat:
-            texts = self._texts_of(handler)
-            return lambda top: CompletionScores.of(top, columns, texts)
+            completions = self._texts_of(handler)
+            return lambda top: CompletionScores.of(top, columns, completions)
         texts = self._texts_of(handler) if request.include_logprobs_decode_token else None
         return lambda top: ChatScores.of(top, columns, texts)
 

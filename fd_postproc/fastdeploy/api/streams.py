@@ -41,7 +41,7 @@ LANES: dict[str, tuple[str, str, type[Lane], str]] = {
 
 def install(module: Any) -> Callable[[], None]:
     """Install our streams in ``serving_chat`` or ``serving_completion``; return a function that restores."""
-    return replacements.install(SEAM, *ours_in(module))
+    return replacements.install("api lane", *ours_in(module))
 
 
 def ours_in(module: Any) -> list[tuple[Any, str, Any]]:

@@ -9,6 +9,7 @@ processor, tokenizers, parsers and dispatcher are the real ones, the engine's me
 """
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -26,7 +27,7 @@ from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # no
 from fastdeploy.entrypoints.openai import utils as serving_utils
 
 from fd_postproc.fastdeploy import notes
-from fd_postproc.fastdeploy.api import lane
+from fd_postproc.fastdeploy.api import answers, lane
 from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
 from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
@@ -169,12 +170,13 @@ async def answer(case):
     dispatcher = asyncio.create_task(dispatch())
     chunks, raised, status = [], None, 200
     try:
-        made = await create(request)
-        if type(made).__name__ == "ErrorResponse":
-            status, chunks = 500, [rendered(made.model_dump())]
-        elif hasattr(made, "model_dump"):
-            chunks = [rendered(made.model_dump())]
-        else:
+        async with connection_manager():
+            made = await create(request)
+            if type(made).__name__ == "ErrorResponse":
+                status, chunks = 500, [rendered(made.model_dump())]
+            elif hasattr(made, "model_dump"):
+                chunks = [rendered(made.model_dump())]
+        if not chunks:
             async for chunk in made:
                 chunks.append(chunk)
     except Exception as error:
@@ -188,6 +190,12 @@ async def answer(case):
     names = ("decode_status", "model_status_dict", "tool_parser_dict")
     left = {name: sorted(getattr(processor, name)) for name in names}
     return status, chunks, raised, {name: ids for name, ids in left.items() if ids}
+
+
+@contextlib.asynccontextmanager
+async def connection_manager():
+    """As the application's."""
+    yield
 
 
 def rendered(content):
@@ -260,6 +268,14 @@ if __name__ == "__main__":
         return chunk
 
     lane.Lane._written = counted
+    withheld, marked = [], answers.Answer.marked
+
+    def parts_of(answer, *told):
+        parts = marked(answer, *told)
+        withheld.append(bool(parts))
+        return parts
+
+    answers.Answer.marked = parts_of
     frozen = index()["frozen_time"]
     time.time = lambda: frozen
     traceback.format_exc = lambda *a, **k: "<traceback>"
@@ -271,4 +287,4 @@ if __name__ == "__main__":
     else:
         played, wrong = play_all(FOLDER)
     told = {"played": played, "wrong": wrong, "written": _chunks.written(), "left": notes.noted()}
-    print("told: " + json.dumps(told | {"laned": sum(laned)}))
+    print("told: " + json.dumps(told | {"laned": sum(laned), "withheld": sum(withheld)}))

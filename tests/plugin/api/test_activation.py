@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import functools
 import importlib
 import sys
 from types import SimpleNamespace
@@ -192,44 +191,6 @@ def test_arrays_are_given_where_both_modules_take_them(chat, completion):
             stack.enter_context(in_use(module, Blocks(arrays=takes)))
         assert isinstance(_chunks.unpack(message)[0], list) is not (chat and completion)
     assert _chunks.unpack(message) == [[5, 6]]
-
-
-def as_it_is(function):
-    return function
-
-
-def absent(function):
-    return None
-
-
-def wrapped(function):
-    @functools.wraps(function)
-    def clamp(*arguments):
-        return function(*arguments)
-
-    return clamp
-
-
-@each(
-    "clamp, is_new, shown, is_kept, is_told",
-    [
-        (as_it_is, False, 2, True, False),
-        (as_it_is, True, 2, False, False),
-        (as_it_is, False, 1, False, False),
-        (absent, False, 2, False, False),
-        (wrapped, False, 2, False, True),
-    ],
-)
-def test_prompts_are_packed_where_all_that_sees_them_is_ours(clamp, is_new, shown, is_kept, is_told, load):
-    """A tracer around FastDeploy's function that clamps them would get ours."""
-    function = vars(load(CHAT).OpenAIServingChat)[METHODS[CHAT][1]]
-    module = SimpleNamespace(__name__=CHAT, clamp_prompt_logprobs=clamp(function))
-    place = ("OpenAIServingChat", "_build_prompt_logprobs")
-    models = building_blocks._SHOWS_PROMPTS[CHAT][:shown]
-    blocks = Blocks(names=dict.fromkeys(models), methods={place: function})
-    building_blocks._look_at_prompts(module, blocks, is_new)
-    assert (place in blocks.methods, "clamp_prompt_logprobs" in blocks.names) == (is_kept, is_kept)
-    assert ("clamp_prompt_logprobs" in blocks.left) is is_told
 
 
 def test_what_is_installed_can_be_taken_out(load):

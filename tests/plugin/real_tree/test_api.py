@@ -105,6 +105,22 @@ def test_random_streams_in_the_lane_are_the_same(tree, tmp_path, rounds):
     assert told in ("", "results come one by one here")
 
 
+WITHHELD = """
+import json, sys
+from fd_postproc.fastdeploy import gate
+from tools.accept import prove
+gate.judge = lambda *told: gate.Verdict((), {})
+print("told: " + json.dumps(prove.chunks(int(sys.argv[1]), lambda *at: None, whole=True)))
+"""
+
+
+@each_tree
+@pytest.mark.parametrize("rounds", [30, nightly(4000)])
+def test_random_whole_answers_are_the_same(tree, tmp_path, rounds):
+    told, _ = run(tree, WITHHELD, rounds, folder=tmp_path, shim=False)
+    assert told == ""
+
+
 @each_tree
 def test_a_difference_is_found_and_a_fastdeploy_that_fails_is_not_compared(tree, tmp_path):
     *differences, failure = run(tree, PLANTED, folder=tmp_path, shim=False)[0]
@@ -124,9 +140,10 @@ def left_of(tree, told):
 def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     off = serve(tree, tmp_path / "off")
     on = serve(tree, tmp_path / "on", FD_PLUGINS="fd_postproc", **UNMENDED)
-    assert off["written"] == off["laned"] == 0
+    assert off["written"] == off["laned"] == off["withheld"] == 0
     assert on["written"] > 2000
     assert on["laned"] > 300
+    assert on["withheld"] > 20
     assert on["wrong"] == off["wrong"]
     assert on["played"] == off["played"] > 290
     # Each of some forty data processors has a tokenizer of its own, which is told of once.

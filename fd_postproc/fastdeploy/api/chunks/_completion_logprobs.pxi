@@ -77,8 +77,6 @@ cdef class CompletionLogprobs(StandIn):
 
     cdef int write_list(self, _Writer writer, int which) except -1:
         cdef Py_ssize_t row
-        if writer.parts is not None and self.rows.rows >= MANY:
-            return writer.leave(_CompletionRows.of(self, which))
         writer.literal(b"[", 1)
         for row in range(self.rows.rows):
             if row:
@@ -141,33 +139,15 @@ cdef class CompletionLogprobs(StandIn):
         return self.cls
 
 
-@cython.final
-cdef class _CompletionRows(Part):
-    cdef CompletionLogprobs logprobs
-    cdef int which
-
-    @staticmethod
-    cdef _CompletionRows of(CompletionLogprobs logprobs, int which):
-        cdef _CompletionRows part = _CompletionRows.__new__(_CompletionRows)
-        part.logprobs, part.which, part.count, part.size = logprobs, which, logprobs.rows.rows, -1
-        return part
-
-    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
-        return self.logprobs.write_item(writer, i, self.which)
-
-    cdef Py_ssize_t texts_known(self) noexcept:
-        return self.logprobs.rows.texts.known
-
-
 def completion_logprobs(top, columns, Texts texts not None, cls, stock):
     """What ``_create_completion_logprobs`` returns, for one result or for all results of a choice.
 
     It is called and it raises as `chat_logprobs`; also where a score is an integer, which the maps would show
-    as one.  Texts of many rows are made when they are written.  `cls` is FastDeploy's CompletionLogprobs,
+    as one.  `cls` is FastDeploy's CompletionLogprobs,
     `stock` its own call.
     """
     cdef CompletionLogprobs stand_in
-    rows = _rows_of(top, columns, texts, True, True)
+    rows = _rows_of(top, columns, texts, True)
     if rows is None:
         return None
     stand_in = CompletionLogprobs.__new__(CompletionLogprobs)

@@ -12,13 +12,12 @@ def written():
 
 
 cdef enum:
-    AS_STR, AS_INT, AS_FLOAT, AS_INTS, AS_CHOICE, AS_MODEL, AS_MODELS, AS_MASKS, AS_PROMPTS, \
+    AS_STR, AS_INT, AS_FLOAT, AS_INTS, AS_CHOICE, AS_MODEL, AS_MODELS, AS_MASKS, \
         BY_PYDANTIC
 
 KINDS = {
     "str": AS_STR, "int": AS_INT, "float": AS_FLOAT, "ints": AS_INTS, "choice": AS_CHOICE,
-    "model": AS_MODEL, "models": AS_MODELS, "masks": AS_MASKS, "prompts": AS_PROMPTS,
-    "other": BY_PYDANTIC,
+    "model": AS_MODEL, "models": AS_MODELS, "masks": AS_MASKS, "other": BY_PYDANTIC,
 }
 
 
@@ -65,11 +64,6 @@ cdef class Field:
             return value if _is_model(value, self.more) else NotImplemented
         if kind == AS_MODELS or kind == AS_MASKS:
             return self.accepted_items(value)
-        if kind == AS_PROMPTS:
-            value = list(value) if type(value) is PromptLogprobs else value
-            if _are_prompt_rows(value):
-                return list(value)
-            value = full(value)
         try:
             return self.more.validate_python(value)
         except Exception:
@@ -108,18 +102,12 @@ cdef class Field:
             if PyList_CheckExact(value):
                 return _write_items(writer, value, self.more)
         else:
-            if kind == AS_PROMPTS:
-                if _are_prompt_rows(value):
-                    return _write_prompts(writer, value)
-                value = full(value)
-            if writer.python:
-                return writer.put(_python_json(self.more.dump_python(value)))
             return writer.put(self.more.dump_json(value, exclude_unset=writer.unset))
         raise Unknown("a field was assigned another type")
 
     cdef object plain(self, value):
         """The value as ``model_dump`` returns it."""
-        if value is not None and (self.kind == BY_PYDANTIC or self.kind == AS_PROMPTS):
+        if value is not None and self.kind == BY_PYDANTIC:
             return self.more.dump_python(full(value))
         if self.kind == AS_INTS and PyList_CheckExact(value):
             return list(value)
@@ -154,8 +142,6 @@ cdef int _write_item(_Writer writer, value, cls) except -1:
 
 cdef int _write_items(_Writer writer, list values, cls) except -1:
     cdef Py_ssize_t i
-    if writer.parts is not None and PyList_GET_SIZE(values) >= MANY:
-        return writer.leave(_Items.of(values, cls))
     writer.literal(b"[", 1)
     for i in range(len(values)):
         if i:
@@ -166,17 +152,7 @@ cdef int _write_items(_Writer writer, list values, cls) except -1:
 
 cdef int _write_model(_Writer writer, model) except -1:
     """Write a full model inside an answer, by its own serialiser."""
-    if writer.python:
-        return writer.put(_python_json(model.model_dump()))
     return writer.put(model.model_dump_json(exclude_unset=writer.unset).encode())
-
-
-cdef bytes _python_json(value):
-    """The JSON of a value as a JSON response writes it."""
-    try:
-        return _json_dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as error:  # NaN, or a surrogate
-        raise Unknown("a value is not JSON") from error
 
 
 cdef object _plain(value):
@@ -274,11 +250,6 @@ cdef object _constructed(cls, dict values):
     return cls.model_construct(_fields_set=set(values), **values)
 
 
-cdef object _shown_value(value):
-    """A field's value as a caller reads it."""
-    return full(value) if _are_prompt_rows(value) else value
-
-
 @cython.final
 cdef class Model(StandIn):
     """Stand-in for a model: the values that were set, by name."""
@@ -292,8 +263,7 @@ cdef class Model(StandIn):
         if self.whole is None:
             value = PyDict_GetItemWithError(self.values, name)
             if value != NULL:
-                held = <object>value
-                return _shown_value(held)
+                return <object>value
             field = PyDict_GetItemWithError(self.models.by_name, name)
             if field != NULL and (<Field>field).default is not ...:
                 return (<Field>field).default
@@ -351,7 +321,7 @@ cdef class Model(StandIn):
         """The JSON of the full model."""
         global _written
         if not options and self.whole is None:
-            text = self.json(self.models.style, exclude_unset, False)
+            text = self.json(exclude_unset)
             if text is not None:
                 _written += 1
                 return text
@@ -361,21 +331,16 @@ cdef class Model(StandIn):
         """The dictionary of the full model."""
         return self.whole_model().model_dump(**options) if options else self.plain()
 
-    def response_pieces(self):
-        """The JSON of ``model_dump()`` for a JSON response, in pieces; None if only the model can tell."""
-        return None if self.whole is not None else self.json(PYTHON, False, True)
-
-    cdef object json(self, FloatStyle style, bint unset, bint in_pieces):
-        """The JSON, as a text or in pieces; None if only the full model can write it."""
-        cdef _Writer writer = _Writer.begin(style)
-        writer.unset, writer.python = unset, in_pieces
-        writer.parts, writer.texts = ([], None) if in_pieces else (None, [])
+    cdef object json(self, bint unset):
+        """The JSON; None if only the full model can write it."""
+        cdef _Writer writer = _Writer.begin(self.models.style)
+        writer.unset = unset
         try:
             self.write(writer)
             if self.models.unwritten:
                 self.models.unwritten = False
                 self.models.guard.worked()
-            return Pieces.of(writer) if in_pieces else writer.text()
+            return writer.text()
         except (Unknown, UnicodeEncodeError) as error:
             note_unwritten(error)
             return None

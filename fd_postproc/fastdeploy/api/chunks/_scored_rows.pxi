@@ -45,7 +45,7 @@ cdef class Scores:
         if top is None or columns is None or (PyLong_CheckExact(columns) and columns < 0):
             return None
         made = cls(columns, texts)
-        made.take(top, False)
+        made.take(top)
         return made if made.rows else None
 
     def add(self, top):
@@ -62,7 +62,7 @@ cdef class Scores:
             For what FastDeploy has to do itself, and whatever the tokenizer raises: likewise.  Nothing is
             added then.
         """
-        self.take(top, False)
+        self.take(top)
 
     def json(self, FloatStyle style not None):
         """The JSON as a stream's chunk shows it, where fields that were not set are left out."""
@@ -80,7 +80,7 @@ cdef class Scores:
         try:
             writer.python, writer.parts = True, []
             self.write(writer)
-            return Pieces.of(writer)
+            return Pieces.of(writer.out.data[:writer.out.used], writer.parts)
         finally:
             writer.end()
 
@@ -114,8 +114,7 @@ cdef class Scores:
         return self.cells[i].record
 
     @cython.final
-    cdef int take(self, top, bint late) except -1:
-        """Add a result; `late`: texts of many rows are made when they are written."""
+    cdef int take(self, top) except -1:
         cdef Py_ssize_t before = self.rows
         try:
             if type(top) is not PackedRows:
@@ -124,7 +123,7 @@ cdef class Scores:
                 self.read_packed(<PackedRows>top)
             else:
                 self.read_lists((<PackedRows>top).lists)
-            self.ask(before, late and self.rows - before >= MANY)
+            self.ask(before)
         except BaseException:
             self.rows = before
             raise
@@ -208,28 +207,18 @@ cdef class Scores:
         return 0
 
     @cython.final
-    cdef int ask(self, Py_ssize_t row, bint late) except -1:
-        """Ask for the texts of the rows from one on; late ones when they are written.
-
-        Of late ones the least and the greatest id are asked for: a tokenizer that refuses one does it now.
-        """
+    cdef int ask(self, Py_ssize_t row) except -1:
+        """Ask for the texts of the rows from one on: a tokenizer that refuses one does it now."""
         cdef Py_ssize_t i
-        cdef long long least = 0, greatest = 0
         for i in range(self.begin(row), self.begin(self.rows)):
-            if late:
-                least, greatest = min(least, self.cells[i].id), max(greatest, self.cells[i].id)
-            else:
-                self.record(i)
-        if late:
-            self.texts.numbered(least)
-            self.texts.numbered(greatest)
+            self.record(i)
         return 0
 
 
 _NO_TEXTS = Texts(lambda token: ("", ""))
 
 
-cdef Scores _rows_of(top, columns, Texts texts, bint only_floats=False, bint late=False):
+cdef Scores _rows_of(top, columns, Texts texts, bint only_floats=False):
     """The rows of a result, packed or not; None where FastDeploy shows none.
 
     Unknown for what FastDeploy has to see itself: among others for integers, where `only_floats` are wanted.
@@ -239,7 +228,7 @@ cdef Scores _rows_of(top, columns, Texts texts, bint only_floats=False, bint lat
         return None
     rows = Scores(columns, texts)
     rows.only_floats = only_floats
-    rows.take(top, late)
+    rows.take(top)
     return rows if rows.rows else None
 
 
@@ -253,7 +242,7 @@ cdef class _ScoreItems(Part):
     @staticmethod
     cdef _ScoreItems of(Scores scores, int which):
         cdef _ScoreItems part = _ScoreItems.__new__(_ScoreItems)
-        part.scores, part.which, part.count, part.size = scores, which, scores.rows, -1
+        part.scores, part.which, part.count = scores, which, scores.rows
         return part
 
     cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:

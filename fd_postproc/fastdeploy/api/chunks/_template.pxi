@@ -18,7 +18,8 @@ cdef int _write_value(_Writer writer, value) except -1:
     raise Unknown(f"a chunk has a value of the type {type(value).__name__}")
 
 
-cdef str _json_of(value, FloatStyle style):
+cpdef str json_of(value, FloatStyle style):
+    """The JSON of a value that a chunk may have; Unknown for one of another type."""
     cdef _Writer writer = _Writer.begin(style)
     try:
         writer.unset = True
@@ -58,7 +59,7 @@ cdef class Template:
         self.parts, self.order, self.style = [], [], style
         found, at = [], 0
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-            text = _json_of(value, style)
+            text = json_of(value, style)
             # No text of the chunk can hold this: there its quotes would be escaped.
             found.append((chunk.index(f'"{key}":{text}') + len(key) + 3, number, len(text)))
         found.sort()

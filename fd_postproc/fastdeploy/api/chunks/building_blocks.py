@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,16 +21,13 @@ from ...logs import api_log
 from ...notes import NotPlain, note
 from ...seams import SEAMS
 from ._chunks import (
-    PromptLogprobs,
-    Texts,
     Unknown,
     chat_logprobs,
     completion_logprobs,
     give_arrays,
-    prompt_logprobs,
 )
 from .model_fields import check_plain, float_style, models_of
-from .token_spelling import chat_spelling, completion_spelling, prompt_spelling
+from .token_spelling import CHAT_TEXTS, COMPLETION_TEXTS
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
 CHAT = "fastdeploy.entrypoints.openai.serving_chat"
@@ -93,11 +90,6 @@ def blocks_of(module: Any) -> Blocks:
         if stock is None or (reasons and not called.is_code_of(stock, module)):
             blocks.left |= {name: " and ".join(reasons)} if reasons else {}
             continue
-        if name == _BUILD_PROMPT and "hasattr" not in stock.__code__.co_names:
-            continue  # it takes tensors only: FastDeploy 2.5, where no message is unpacked here
-        if name == _BUILD_PROMPT and repr(vars(module).get("NONES")) != "repeat(None)":
-            blocks.left[name] = "NONES is something else"
-            continue
         if reasons:
             blocks.left[name] = " and ".join(reasons)
         else:
@@ -105,49 +97,7 @@ def blocks_of(module: Any) -> Blocks:
     if not blocks.names and not blocks.methods:
         raise NotPlain(f"{module.__name__} names none of the parts known here")
     blocks.arrays = _accepts_arrays(module)
-    _look_at_prompts(module, blocks, any(_CLAMP in name for name in new))
     return blocks
-
-
-_CLAMP = "clamp_prompt_logprobs"
-_BUILD_PROMPT = "_build_prompt_logprobs"
-_SHOWS_PROMPTS = {
-    CHAT: ("ChatCompletionResponseStreamChoice", "ChatCompletionResponseChoice"),
-    COMPLETION: ("CompletionResponseStreamChoice", "CompletionResponseChoice"),
-}
-"""By module: the models that get a prompt's log-probabilities."""
-
-
-def _look_at_prompts(module: Any, blocks: Blocks, is_clamp_new: bool) -> None:
-    """Keep a prompt's log-probabilities packed only if all that sees them is replaced."""
-    stock = vars(module).get(_CLAMP)
-    is_shown = all(name in blocks.names for name in _SHOWS_PROMPTS[module.__name__])
-    builders = [place for place in blocks.methods if place[1] == _BUILD_PROMPT]
-    is_wrapped = stock is not None and not called.is_code_of(stock, module)
-    if is_wrapped:
-        blocks.left[_CLAMP] = f"{_CLAMP} is wrapped by {called.place_of(stock)[0]}"
-    if stock is None or is_wrapped or is_clamp_new or not is_shown:
-        for place in builders:
-            del blocks.methods[place]
-    elif builders:
-        blocks.names[_CLAMP] = _clamp(stock)
-
-
-def _clamp(stock: Any) -> Callable[..., Any]:
-    guard = Guard("api chunks", api_log)
-
-    @functools.wraps(stock)
-    def clamp_prompt_logprobs(prompt_logprobs: Any) -> Any:
-        if type(prompt_logprobs) is not PromptLogprobs:
-            return stock(prompt_logprobs)
-        try:
-            prompt_logprobs.clamp(stock)
-            return prompt_logprobs
-        except Exception as error:
-            guard.failed(error)
-            return stock(list(prompt_logprobs))
-
-    return clamp_prompt_logprobs
 
 
 _MAKES_BASE64 = {"routing_data", "base64", "b64encode", "tobytes", "decode", "ndarray"}
@@ -161,7 +111,7 @@ _ENCODES = {
 def _accepts_arrays(module: Any) -> bool:
     """Whether a module's code accepts that routed experts are NumPy's array."""
     owner, name = _ENCODES[module.__name__]
-    encodes = vars(vars(module).get(owner, object)).get(name)
+    encodes = inspect.unwrap(vars(vars(module).get(owner, object)).get(name, object))
     words: set[str] = set()
     if isinstance(encodes, types.FunctionType):
         code = encodes.__code__
@@ -202,29 +152,6 @@ def install(module: Any, blocks: Blocks) -> Callable[[], None]:
     return ours_in.close
 
 
-class _TextsOf:
-    """Cache of the texts of a data processor's tokens; usually there is a single processor.
-
-    Parameters
-    ----------
-    spelling : callable
-        From a data processor to what `Texts` is made with.
-    """
-
-    def __init__(self, spelling: Callable[[Any], Callable[[int], tuple[str, str]]]) -> None:
-        self._spelling = spelling
-        self._processor: Callable[[], Any] = lambda: None
-        self._texts: Any = None
-
-    def __call__(self, handler: Any) -> Any:
-        """The texts of a handler's processor."""
-        processor = handler.engine_client.data_processor
-        if self._processor() is not processor:
-            self._texts = Texts(self._spelling(processor))
-            self._processor = weakref.ref(processor)
-        return self._texts
-
-
 def _or_fastdeploys(guard: Guard, ours: Callable[[], Any], own: Callable[[], Any]) -> Any:
     """What our function returns, or FastDeploy's own where ours gives up."""
     failure: Exception | None = None
@@ -245,7 +172,7 @@ def _or_fastdeploys(guard: Guard, ours: Callable[[], Any], own: Callable[[], Any
 
 
 def _chat_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
-    entry, models, texts_of = protocol.LogProbEntry, names["LogProbs"], _TextsOf(chat_spelling)
+    entry, models, texts_of = protocol.LogProbEntry, names["LogProbs"], CHAT_TEXTS
     guard = Guard("api chunks", api_log)
 
     @functools.wraps(stock)
@@ -269,7 +196,7 @@ def _chat_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable
 
 
 def _completion_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
-    cls, texts_of = protocol.CompletionLogprobs, _TextsOf(completion_spelling)
+    cls, texts_of = protocol.CompletionLogprobs, COMPLETION_TEXTS
     guard = Guard("api chunks", api_log)
 
     @functools.wraps(stock)
@@ -286,36 +213,11 @@ def _completion_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Ca
     return _create_completion_logprobs
 
 
-def _prompt_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
-    texts_of, guard = _TextsOf(prompt_spelling), Guard("api chunks", api_log)
-
-    @functools.wraps(stock)
-    def _build_prompt_logprobs(
-        handler: Any,
-        prompt_logprobs_tensors: Any,
-        num_prompt_logprobs: Any,
-        include_logprobs_decode_token: Any,
-    ) -> Any:
-        tensors, columns, wanted = prompt_logprobs_tensors, num_prompt_logprobs, include_logprobs_decode_token
-        own = functools.partial(stock, handler, tensors, columns, wanted)
-        if type(tensors) in (list, tuple) and type([*tensors, None][0]) is list:
-            return own()  # another way of transport has unpacked them
-        return _or_fastdeploys(
-            guard,
-            lambda: prompt_logprobs(tensors, columns, texts_of(handler) if wanted else None, own),
-            own,
-        )
-
-    return _build_prompt_logprobs
-
-
 _METHODS = {
     ("OpenAIServingChat", "_create_chat_logprobs"): (_chat_logprobs, "_build_logprobs_response"),
     ("OpenAIServingCompletion", "_create_completion_logprobs"): (
         _completion_logprobs,
         "_build_logprobs_response",
     ),
-    ("OpenAIServingChat", _BUILD_PROMPT): (_prompt_logprobs, "_make_logprob_dict"),
-    ("OpenAIServingCompletion", _BUILD_PROMPT): (_prompt_logprobs, "_make_logprob_dict"),
 }
 """By class and method of FastDeploy's: what makes ours, and the other method that ours does inline."""

@@ -76,29 +76,12 @@ def _field(cls: Any, name: str, info: Any, stood_in: dict[Any, Any]) -> Field:
     kind, more = _kind(inner, stood_in)
     if info.metadata:  # constraints
         kind, more = "other", None
-    elif _is_prompt_logprobs(inner):
-        kind = "prompts"
-    if kind in ("other", "prompts"):
+    if kind == "other":
         pydantic = importlib.import_module("pydantic")
         whole: Any = typing.Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
         more = pydantic.TypeAdapter(whole, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
     default = _default(info)
     return Field(name, kind, optional, default, info.is_required(), more)
-
-
-def _is_prompt_logprobs(annotation: Any) -> bool:
-    """Whether a list of maps from ids to FastDeploy's Logprob may be held, with None among them."""
-    for member in (annotation, *typing.get_args(annotation)):
-        if typing.get_origin(member) is not list:
-            continue
-        inner, optional = _without_none(typing.get_args(member)[0])
-        if optional and typing.get_origin(inner) is dict:
-            key, value = typing.get_args(inner)
-            return key is int and [*getattr(value, "__dataclass_fields__", ())] == _LOGPROB
-    return False
-
-
-_LOGPROB = ["logprob", "rank", "decoded_token"]
 
 
 def _default(info: Any) -> Any:

@@ -1,8 +1,6 @@
 """This module makes answers that are not streamed: of FastDeploy's own class, but written without pydantic.
 
-FastDeploy's application asks whether an answer is of its class, and calls
-``JSONResponse(content=answer.model_dump())``.  Our dump is a dictionary that is filled at the first access.
-Our response class (`responses`) writes the JSON without it.
+FastDeploy's application asks whether an answer is of its class.
 """
 
 from __future__ import annotations
@@ -13,14 +11,6 @@ from typing import Any
 from ._chunks import Models, full
 
 NAMES = ("ChatCompletionResponse", "CompletionResponse")  # classes of such answers
-
-_dumps_late = False
-
-
-def dump_late(late: bool) -> None:
-    """Have ``model_dump()`` of answers return a `Dump`, or a plain dictionary."""
-    global _dumps_late
-    _dumps_late = late
 
 
 def answer_class(models: Models) -> Any:
@@ -42,8 +32,7 @@ def answer_class(models: Models) -> Any:
 
         def model_dump(self, **options: Any) -> Any:
             try:
-                answer = self.stand_in()
-                return Dump(answer) if _dumps_late and not options else answer.model_dump(**options)
+                return self.stand_in().model_dump(**options)
             except Exception as error:
                 dump = self.of_fastdeploys().model_dump(**options)
                 models.guard.failed(error)
@@ -76,33 +65,3 @@ def _forward(cls: Any, names: Iterable[str], target: Callable[[Any], Any]) -> No
 
     for name in names:
         setattr(cls, name, method(name))
-
-
-class Dump(dict):  # type: ignore[type-arg]
-    """The result of an answer's ``model_dump()``, filled at the first access from the stand-in."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__({"": None})  # json takes an empty one for one without entries
-        self.answer = answer
-
-    def fill(self) -> Dump:
-        """Fill the dictionary, which is an ordinary one from then on."""
-        answer, self.answer = self.answer, None
-        if answer is not None:
-            try:
-                values = answer.model_dump()
-            except Exception as error:
-                values = full(answer).model_dump()
-                answer.failed(error)
-            super().clear()
-            super().update(values)
-        return self
-
-
-_DICTS_METHODS = (
-    *("__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__len__", "__eq__", "__ne__"),
-    *("__repr__", "__or__", "__ror__", "__ior__", "__reversed__", "clear", "copy", "get", "items", "keys"),
-    *("pop", "popitem", "setdefault", "update", "values"),
-)
-_forward(Dump, _DICTS_METHODS, lambda self: super(Dump, self.fill()))
-setattr(Dump, "__reduce_ex__", lambda self, protocol: (dict, (dict(self.fill()),)))  # noqa: B010
