@@ -125,9 +125,6 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
     if not static.data.get("active") or not told:
         return static
     left = dict(tried[0].data.get("api_left", {}))
-    reasons = dict.fromkeys(why for one in told.values() for why in one["left"].values())
-    if reasons:
-        left["api chunks"] = "; ".join(reasons)
     data = {**static.data, "verdicts": told, "left": left}
     aside = [f"{what}: {verdict['reason']}" for what, verdict in told.items() if not verdict["compatible"]]
     if not aside:

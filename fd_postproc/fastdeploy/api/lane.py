@@ -33,7 +33,7 @@ from .shapes import RESULT, Shapes, usage_in
 from .text.parsers import Complete
 from .text.views import views_of
 
-SEAM = "api lane"
+SEAM = "api chunks"
 
 MOST_UNLIKE = 3
 """Chunks in a row that differ from the lane's, after which a stream stays FastDeploy's."""

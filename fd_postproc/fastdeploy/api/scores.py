@@ -10,7 +10,7 @@ from ..notes import NotPlain
 from .chunks._chunks import ChatScores, CompletionScores, Scores
 from .chunks.token_spelling import CHAT_TEXTS, COMPLETION_TEXTS
 
-SEAM = "api chunks"
+SEAM = "api answers"
 _BUILD = "_build_logprobs_response"
 _METHODS = {
     "serving_chat": ("OpenAIServingChat", "_create_chat_logprobs"),

@@ -19,7 +19,7 @@ from ..fallback import Guard
 from ..logs import api_log
 from ..notes import NotPlain
 from . import scores
-from .chunks.model_fields import float_style
+from .chunks.float_style import float_style
 from .feed import Choice, Feed
 from .lane import SEAM, ChatLane, CompletionLane, Lane, Spliced
 from .shapes import Shapes
@@ -41,7 +41,7 @@ LANES: dict[str, tuple[str, str, type[Lane], str]] = {
 
 def install(module: Any) -> Callable[[], None]:
     """Install our streams in ``serving_chat`` or ``serving_completion``; return a function that restores."""
-    return replacements.install("api lane", *ours_in(module))
+    return replacements.install("api chunks", *ours_in(module))
 
 
 def ours_in(module: Any) -> list[tuple[Any, str, Any]]:

@@ -28,7 +28,6 @@ from fastdeploy.entrypoints.openai import utils as serving_utils
 
 from fd_postproc.fastdeploy import notes
 from fd_postproc.fastdeploy.api import answers, lane
-from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
 from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
 from tools.accept.canned_answers import EXPERTS, as_one_value
@@ -286,5 +285,5 @@ if __name__ == "__main__":
         played, wrong = played + more, wrong | {f"{name}, arrays": said for name, said in of_arrays.items()}
     else:
         played, wrong = play_all(FOLDER)
-    told = {"played": played, "wrong": wrong, "written": _chunks.written(), "left": notes.noted()}
+    told = {"played": played, "wrong": wrong, "left": notes.noted()}
     print("told: " + json.dumps(told | {"laned": sum(laned), "withheld": sum(withheld)}))

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from fd_postproc.fastdeploy.api import answers, responses
+from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks._chunks import give_arrays, unpack
-from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.connections import NoResults
 from fd_postproc.fastdeploy.notes import forget, noted
 from tests.lib.rows import each

@@ -18,9 +18,9 @@ import pytest
 
 from fd_postproc.fastdeploy import seams
 from fd_postproc.fastdeploy.api import feed, lane, streams
+from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores, Template, unpack
-from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION
-from fd_postproc.fastdeploy.api.chunks.model_fields import float_style
+from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from fd_postproc.fastdeploy.api.connections import NoResults, RequestMap, with_inboxes
 from fd_postproc.fastdeploy.fallback import Guard
 from fd_postproc.fastdeploy.gate import judge
@@ -260,7 +260,7 @@ def test_several_answers_take_turns(api, laned, processor_class):
 def test_random_answers_with_hand_overs_at_random_places(api):
     module, is_chat = importlib.import_module(api), api == CHAT
     scripts = [canned_answers.random_script(number, is_chat) for number in range(40)]
-    assert answers.first_difference(module, scripts, lane=True) is None
+    assert answers.first_difference(module, scripts) is None
 
 
 @pytest.mark.parametrize("fault", ["count", "usage", "text", "nothing"])
@@ -286,7 +286,7 @@ def test_the_trial_finds_what_is_wrong_after_a_hand_over(fault, monkeypatch):
     monkeypatch.setattr(lane.Lane, "_values", shown)
     if fault == "nothing":
         monkeypatch.setattr(lane.Lane, "_look", lambda *told: None)
-    found = answers.first_difference(importlib.import_module(CHAT), scripts, lane=True)
+    found = answers.first_difference(importlib.import_module(CHAT), scripts)
     expected = "the lane has written no chunk" if fault == "nothing" else "is expected, ours is"
     assert expected in found
 
@@ -373,7 +373,7 @@ def test_streams_without_a_lane_have_log_probabilities_of_ours(api, laned, spell
 
 def feed_of(results, shows_ids=False):
     request = SimpleNamespace(return_token_ids=shows_ids, include_draft_logprobs=True)
-    guards = Guard("api lane"), Guard("api chunks")
+    guards = Guard("api chunks"), Guard("api chunks")
     made = feed.Feed("a", request, lambda top: ChatScores.of(top, 0, None), float_style(), *guards)
     for one in results:
         made._withhold(one)
@@ -768,7 +768,7 @@ def test_a_function_that_is_wrapped_later_is_named_and_new_streams_are_fastdeplo
         the_same(CHAT, processor_class, lambda: answer(CHAT))
     assert not laned
     (line,) = log.messages
-    assert "leaves api lane to FastDeploy" in line
+    assert "leaves api chunks to FastDeploy" in line
     assert "process_response_chat is replaced by traced" in line
 
 
@@ -778,7 +778,7 @@ def test_a_data_processor_that_is_not_known_is_named(laned, log, monkeypatch):
         _, stream = stream_of(CHAT, Processor(None, None), True)
         assert not isinstance(stream, lane.Lane)
     assert log.messages == [
-        "fd_postproc: API side leaves api lane to FastDeploy: the data processor Processor is not known"
+        "fd_postproc: API side leaves api chunks to FastDeploy: the data processor Processor is not known"
     ]
     with contextlib.closing(asyncio.new_event_loop()):
         _, stream = stream_of(CHAT, object(), True)  # as a test of FastDeploy's has it
@@ -803,7 +803,7 @@ def test_a_generator_that_somebody_has_wrapped_is_fastdeploys_and_named():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.OpenAIServingChat, "chat_completion_stream_generator", traced)
-        reason = seams.SEAMS["api lane"].put_in(module, judge)
+        reason = seams.SEAMS["api chunks"].put_in(module, judge)
     assert "chat_completion_stream_generator is replaced by traced" in reason
 
 

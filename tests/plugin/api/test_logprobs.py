@@ -3,8 +3,6 @@
 import copy
 import json
 import math
-import pickle
-from functools import partial
 
 import msgpack
 import pytest
@@ -14,18 +12,14 @@ from hypothesis import strategies as st
 from fd_postproc.fastdeploy.api.chunks._chunks import (
     ChatScores,
     CompletionScores,
-    StandIn,
     Texts,
     Unknown,
-    chat_logprobs,
-    completion_logprobs,
     unpack,
 )
-from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
+from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
 from tests.lib.rows import each
 from tests.lib.search import examples
-from tests.restated.api import models
 from tests.restated.api.logprobs import Steps
 
 STYLE = float_style()
@@ -49,31 +43,14 @@ STEPS = Steps(
     PROCESSOR.convert_ids_to_tokens,
     lambda token: "",
 )
-STOOD_IN = {models.LogProbEntry: None, models.LogProbs: None, models.CompletionLogprobs: None}
-
-
-class ChatAnswer(models.BaseModel):
-    logprobs: models.LogProbs | None = None
-
-
-class CompletionAnswer(models.BaseModel):
-    logprobs: models.CompletionLogprobs | None = None
-
-
-CHAT_ANSWER = models_of(ChatAnswer, STOOD_IN, STYLE)
-COMPLETION_ANSWER = models_of(CompletionAnswer, STOOD_IN, STYLE)
-LOGPROBS = models_of(models.LogProbs, STOOD_IN, STYLE)
 
 
 def chat(top, most, texts=True, processor=PROCESSOR):
-    table = Texts(chat_spelling(processor)) if texts else None
-    return chat_logprobs(top, most, table, models.LogProbEntry, LOGPROBS)
+    return ChatScores.of(top, most, Texts(chat_spelling(processor)) if texts else None)
 
 
 def completion(top, most):
-    texts = Texts(completion_spelling(PROCESSOR))
-    own = partial(STEPS.completion, top, most)
-    return completion_logprobs(top, most, texts, models.CompletionLogprobs, own)
+    return CompletionScores.of(top, most, Texts(completion_spelling(PROCESSOR)))
 
 
 def written(made):
@@ -119,68 +96,32 @@ columns = st.one_of(st.none(), st.integers(-2, 9), st.just(1 << 70))
 @given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), columns, st.booleans())
 def test_chat(top, most, texts):
     """Integers become floats."""
-    theirs, ours = STEPS.chat(copy.deepcopy(top), most, texts), chat(top, most, texts)
-    assert repr(pickle.loads(pickle.dumps(ours))) == repr(copy.deepcopy(ours)) == repr(theirs)
-    expected, made = ChatAnswer(logprobs=theirs), CHAT_ANSWER(logprobs=chat(top, most, texts))
-    assert isinstance(made, StandIn)
-    for unset in (True, False):
-        assert made.model_dump_json(exclude_unset=unset) == expected.model_dump_json(exclude_unset=unset)
-    assert repr(made.model_dump()) == repr(expected.model_dump())
+    assert written(chat(top, most, texts)) == fastdeploys(STEPS.chat(copy.deepcopy(top), most, texts))
 
 
 @given(tops(), columns)
 def test_completion(top, most):
-    theirs, ours = STEPS.completion(copy.deepcopy(top), most), completion(top, most)
-    assert repr(ours) == repr(theirs)
-    expected, made = CompletionAnswer(logprobs=theirs), COMPLETION_ANSWER(logprobs=completion(top, most))
-    for unset in (True, False):
-        assert made.model_dump_json(exclude_unset=unset) == expected.model_dump_json(exclude_unset=unset)
-    assert repr(made.model_dump()) == repr(expected.model_dump())
-
-
-@examples(20)
-@given(st.lists(tops(), min_size=1, max_size=3), st.integers(0, 5))
-def test_entries_of_many_results_in_one(results, most):
-    """As an answer that is not streamed gathers them."""
-    theirs = [entry for top in results for entry in STEPS.chat(top, most).content]
-    ours = [entry for top in results for entry in chat(top, most).content]
-    assert [entry.token for entry in ours] == [entry.token for entry in theirs]
-    made, expected = LOGPROBS(content=ours), models.LogProbs(content=theirs)
-    assert made.model_dump_json() == expected.model_dump_json()
-    assert repr(made.model_dump()) == repr(expected.model_dump())
-
-
-@given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), columns, st.booleans())
-def test_chats_json(top, most, texts):
-    """Integers become floats."""
-    theirs, table = STEPS.chat(copy.deepcopy(top), most, texts), Texts(chat_spelling(PROCESSOR))
-    assert written(ChatScores.of(top, most, table if texts else None)) == fastdeploys(theirs)
-
-
-@given(tops(), columns)
-def test_completions_json(top, most):
-    theirs, table = STEPS.completion(copy.deepcopy(top), most), Texts(completion_spelling(PROCESSOR))
-    assert written(CompletionScores.of(top, most, table)) == fastdeploys(theirs)
+    assert written(completion(top, most)) == fastdeploys(STEPS.completion(copy.deepcopy(top), most))
 
 
 @examples(20)
 @given(st.lists(tops(), min_size=1, max_size=70), st.integers(0, 5), st.booleans())
-def test_json_of_many_results(results, most, packed):
+def test_many_results(results, most, packed):
     """As an answer that is not streamed gathers them; and one that is not known leaves what is there."""
-    chat, completion = (
+    in_chat, in_completion = ours = [
         cls(most, Texts(spelling(PROCESSOR)))
         for cls, spelling in ((ChatScores, chat_spelling), (CompletionScores, completion_spelling))
-    )
+    ]
     for number, top in enumerate(results):
         given_top = unpack(msgpack.packb({"top_logprobs": top}))["top_logprobs"] if packed else top
-        for made in chat, completion:
+        for made in ours:
             made.add(given_top)
             if number % 3 == 0:
                 with pytest.raises(Unknown):
                     made.add([[*top[0], [1 << 40]], [*top[1], [-0.5]], [*top[2], 1]])
     gathered = [[row for top in results for row in top[i]] for i in range(3)]
-    assert written(chat) == fastdeploys(STEPS.chat(gathered, most, True))
-    assert written(completion) == fastdeploys(STEPS.completion(gathered, most))
+    assert written(in_chat) == fastdeploys(STEPS.chat(gathered, most, True))
+    assert written(in_completion) == fastdeploys(STEPS.completion(gathered, most))
 
 
 ODD = [
@@ -193,8 +134,7 @@ OTHERS = [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2
 
 @each("top", [*([ids, scores, [1] * len(ids)] for ids, scores in ODD), *OTHERS])
 def test_what_is_not_known_is_left_to_fastdeploy(top):
-    table = Texts(chat_spelling(PROCESSOR))
-    for build in chat, completion, lambda *one: ChatScores.of(*one, table):
+    for build in chat, completion:
         with pytest.raises(Unknown):
             build(top, 5)
     with pytest.raises(Unknown, match="no float"):
@@ -226,7 +166,7 @@ def test_lists_that_a_tokenizer_changes_meanwhile():
         lambda top: top[0].__delitem__(slice(1, None)),
     ):
         top = [[[0, 1, 2], [3, 4]], [[-0.5] * 3, [-0.5] * 2], [1, 1]]
-        made = chat(top, 1 << 40, processor=Meddler(change, top)).model_dump()
+        made = json.loads(chat(top, 1 << 40, processor=Meddler(change, top)).json(STYLE))
         assert [len(entry["top_logprobs"]) for entry in made["content"]] == [2, 1]
 
 
@@ -241,7 +181,7 @@ def test_an_id_of_many_that_is_refused_is_refused_before_anything_is_written(ref
 
     top = [[[token] for token in (*range(300, 399), refused)], [[-0.5]] * 100, [1] * 100]
     with pytest.raises(raised):
-        completion_logprobs(top, 0, Texts(spell), models.CompletionLogprobs, lambda: None)
+        CompletionScores.of(top, 0, Texts(spell))
 
 
 def test_a_tokenizer_that_writes_such_a_map_meanwhile():
@@ -249,15 +189,13 @@ def test_a_tokenizer_that_writes_such_a_map_meanwhile():
 
     def spell(token):
         if token == 3:
-            answer([[[1, 2]], [[-1.0, -2.0]], [1]]).model_dump_json()
+            answer([[[1, 2]], [[-1.0, -2.0]], [1]]).json(STYLE)
         return f"t{token}", ""
 
     def answer(top):
-        return COMPLETION_ANSWER(
-            logprobs=completion_logprobs(top, 9, texts, models.CompletionLogprobs, pytest.fail)
-        )
+        return CompletionScores.of(top, 9, texts)
 
     texts = Texts(spell)
-    text = answer([[[1, 2, 3, 9]] * 64, [[-1.5, -2.5, -3.5, -4.5]] * 64, [1] * 64]).model_dump_json()
-    for shown in json.loads(text)["logprobs"]["top_logprobs"]:
+    text = answer([[[1, 2, 3, 9]] * 64, [[-1.5, -2.5, -3.5, -4.5]] * 64, [1] * 64]).json(STYLE)
+    for shown in json.loads(text)["top_logprobs"]:
         assert shown == {"t1": -1.5, "t2": -2.5, "t3": -3.5, "t9": -4.5}

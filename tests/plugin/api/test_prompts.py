@@ -13,7 +13,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
     Unknown,
     unpack,
 )
-from fd_postproc.fastdeploy.api.chunks.model_fields import float_style
+from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from tests.lib.rows import each
 from tests.plugin.api.test_arrays import one_value, packed  # noqa: F401  a fixture of each test
 from tests.restated.api import models

@@ -218,20 +218,6 @@ cdef class Scores:
 _NO_TEXTS = Texts(lambda token: ("", ""))
 
 
-cdef Scores _rows_of(top, columns, Texts texts, bint only_floats=False):
-    """The rows of a result, packed or not; None where FastDeploy shows none.
-
-    Unknown for what FastDeploy has to see itself: among others for integers, where `only_floats` are wanted.
-    """
-    cdef Scores rows
-    if top is None or columns is None or (PyLong_CheckExact(columns) and columns < 0):
-        return None
-    rows = Scores(columns, texts)
-    rows.only_floats = only_floats
-    rows.take(top)
-    return rows if rows.rows else None
-
-
 @cython.final
 cdef class _ScoreItems(Part):
     """A long list of an answer's log-probabilities."""

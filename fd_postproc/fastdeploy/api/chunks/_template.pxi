@@ -93,7 +93,6 @@ cdef class Template:
         UnicodeEncodeError
             For a text with a lone surrogate.
         """
-        global _written
         cdef _Writer writer = _Writer.begin(self.style)
         cdef Py_ssize_t i, places = PyList_GET_SIZE(self.order)
         try:
@@ -105,5 +104,4 @@ cdef class Template:
             text = writer.text()
         finally:
             writer.end()
-        _written += 1
         return text

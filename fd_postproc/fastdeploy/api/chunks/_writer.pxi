@@ -5,6 +5,11 @@ class Unknown(Exception):
     """Raised for a value that is not supported here; the full model then writes it."""
 
 
+def note_unwritten(error):
+    """Note why an answer was not written here: Unknown, or a text with a lone surrogate."""
+    note(str(error) if isinstance(error, Unknown) else "a text is no Unicode")
+
+
 cdef list _idle = []  # writers whose buffers wait for the next answer
 
 
