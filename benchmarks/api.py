@@ -150,34 +150,28 @@ def _restated() -> Any:
     )
 
 
-def _ours() -> Any:
-    parts = _restated()
-    from tests.restated.api import models
+class _Lane:
+    """The steady lane: a template, cut out of a chunk of FastDeploy's."""
 
-    return _stood_in(parts, models)
+    def chunk_of(self, api: str, columns: int | None) -> Callable[[Any], str]:
+        from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores, CompletionScores, Template, Texts
+        from fd_postproc.fastdeploy.api.chunks.float_style import float_style
+        from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
 
+        style, processor = float_style(), Processor()
+        if style is None:
+            raise Unavailable("needs a pydantic whose floats are printed in a way that is known")
+        spell = chat_spelling if api == "chat" else completion_spelling
+        kind: Any = ChatScores if api == "chat" else CompletionScores
+        text = "content" if api == "chat" else "text"
+        texts, keys = Texts(spell(processor)), ["index", text, "arrival_time", "logprobs", "draft_logprobs"]
+        values = [0, " hello world", 1.2345678]
+        template = Template(chunk_of(_restated(), api, columns)(None), keys, [*values, None, None], style)
 
-def _stood_in(parts: Any, models: Any) -> Any:
-    """Ours instead of some classes."""
-    from fd_postproc.fastdeploy.api.chunks._chunks import Texts, chat_logprobs, completion_logprobs
-    from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
-    from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
-    from tests.restated.api.streams import PARTS
+        def chunk(top: Any) -> str:
+            return template.text([*values, kind.of(top, columns, texts), None])
 
-    style, processor = float_style(), Processor()
-    if style is None:
-        raise Unavailable("needs a pydantic whose floats are printed in a way that is known")
-    stood_in = {getattr(models, name): None for name in (*PARTS, "LogProbEntry", "CompletionLogprobs")}
-    for name in PARTS:
-        setattr(parts, name, models_of(getattr(models, name), stood_in, style))
-    chat, completion = Texts(chat_spelling(processor)), Texts(completion_spelling(processor))
-    parts.chat_logprobs = lambda top, columns, texts: chat_logprobs(
-        top, columns, chat if texts else None, models.LogProbEntry, parts.LogProbs
-    )
-    parts.completion_logprobs = lambda top, columns: completion_logprobs(
-        top, columns, completion, models.CompletionLogprobs, lambda: None
-    )
-    return parts
+        return chunk
 
 
 class _Parts:
@@ -211,16 +205,10 @@ class _Parts:
         )
 
 
-def _ours_in_fastdeploy() -> Any:
-    parts = _Parts()
-    return _stood_in(parts, parts.protocol)
-
-
 WAYS: dict[str, Callable[[], Any]] = {
-    "fd_postproc": _ours,
+    "fd_postproc": _Lane,
     BASELINE: _restated,
     "FastDeploy itself": _Parts,
-    "fd_postproc in FastDeploy": _ours_in_fastdeploy,
 }
 
 
@@ -231,7 +219,9 @@ def _right(api: str, columns: int | None, tokens: int) -> list[str]:
 
 
 def _make(api: str, columns: int | None, tokens: int, parts: Callable[[], Any]) -> Ready:
-    make, inputs = chunk_of(parts(), api, columns), tops(columns, tokens)
+    made_of, inputs = parts(), tops(columns, tokens)
+    is_ours = isinstance(made_of, _Lane)
+    make = made_of.chunk_of(api, columns) if is_ours else chunk_of(made_of, api, columns)
     right = _right(api, columns, tokens)
     check([make(top) for top in inputs] == right, "another chunk")
     following = cycle(inputs).__next__

@@ -131,7 +131,12 @@ def _texts(name: str, load: Load, model: Model, whole: bool) -> Contender:
     handler = object.__new__(module.OpenAIServingChat)
     handler.engine_client = type("Client", (), {"data_processor": processor})
     packb = importlib.import_module("msgpack").packb
+
+    def scores_of(top: Any) -> Any:
+        return handler._create_chat_logprobs(top, True, load.top, True)
+
     if name == OURS:
+        chunk, scores_of = _lane(chunk, handler, load)
         from fd_postproc.fastdeploy.engine.results._results import Messages
 
         messages = Messages(engine.processor.plan)
@@ -149,8 +154,7 @@ def _texts(name: str, load: Load, model: Model, whole: bool) -> Contender:
             processor.process_response_dict(result, stream=True, include_stop_str_in_output=False)
             logprobs = None
             if load.top is not None:
-                top = result["outputs"]["top_logprobs"]
-                logprobs = handler._create_chat_logprobs(top, True, load.top, True)
+                logprobs = scores_of(result["outputs"]["top_logprobs"])
             text = result["outputs"]["text"]
             made.append(chunk(text, logprobs) if whole else (text, logprobs))
         return made
@@ -167,6 +171,23 @@ def _texts(name: str, load: Load, model: Model, whole: bool) -> Contender:
         return [Answer(None, one["delta"]["content"], _named(one["logprobs"], ids)) for one in choices]
 
     return Contender(engine.prepare, begin, step, answers)
+
+
+def _lane(stock: Any, handler: Any, load: Load) -> tuple[Any, Any]:
+    """The same as the steady lane does it: what makes a chunk, and what makes log-probabilities."""
+    from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores, Template
+    from fd_postproc.fastdeploy.api.chunks.float_style import float_style
+    from fd_postproc.fastdeploy.api.chunks.token_spelling import CHAT_TEXTS
+
+    style, texts = float_style(), CHAT_TEXTS(handler)
+    assert style is not None
+    template = Template(
+        stock("", None), ["content", "arrival_time", "logprobs"], ["", 1.2345678, None], style
+    )
+    return (
+        lambda text, scores: template.text([text, 1.2345678, scores]),
+        lambda top: ChatScores.of(top, load.top, texts),
+    )
 
 
 def _chunks(module: Any) -> Callable[[str, Any], str]:

@@ -127,9 +127,6 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
     if not static.data.get("active") or not answer:
         return static
     left = dict(tried[0].data.get("api_left", {}))
-    reasons = dict.fromkeys(why for one in answer.values() for why in one["left"].values())
-    if reasons:
-        left["api chunks"] = "; ".join(reasons)
     data = {**static.data, "verdicts": answer, "left": left}
     aside = [f"{what}: {verdict['reason']}" for what, verdict in answer.items() if not verdict["compatible"]]
     if not aside:

@@ -149,11 +149,10 @@ def _api() -> dict[str, Any]:
         try:
             module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
         except BaseException as error:  # FastDeploy's imports may end the process
-            reason, left = f"cannot be imported: {type(error).__name__}: {error}", {}
+            reason = f"cannot be imported: {type(error).__name__}: {error}"
         else:
-            blocks, reason = decide(module)
-            left = {} if blocks is None else blocks.left
-        verdicts[what] = {"compatible": not reason, "reason": reason, "left": left}
+            reason = decide(module) or ""
+        verdicts[what] = {"compatible": not reason, "reason": reason}
     return verdicts
 
 

@@ -21,10 +21,10 @@ from fd_postproc.fastdeploy.report import MARK
 from tests.lib.paths import ROOT, TESTS
 
 API, ENGINE = TESTS / "plugin/api", TESTS / "plugin/engine"
-MODELS = (API / "test_models.py", API / "test_activation.py", API / "test_logprobs.py")
+MODELS = (API / "test_lane.py", API / "test_answers.py", API / "test_logprobs.py")
 MESSAGES = (ENGINE / "test_messages.py", API / "test_unpacking.py")
 SOCKETS = (ENGINE / "test_socket_loop.py", API / "test_connections.py")
-STREAMS = (API / "test_waits.py", API / "test_responses.py")
+STREAMS = (API / "test_lane.py", API / "test_responses.py")
 METRICS = (ENGINE / "test_reporter.py", ENGINE / "test_observers.py", ENGINE / "test_counters.py")
 PURE = " WRAPT_DISABLE_EXTENSIONS=1"
 GATE = (TESTS / "plugin/test_gate.py",)

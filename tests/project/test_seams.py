@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api.chunks import building_blocks
+from fd_postproc.fastdeploy.api import streams
 from fd_postproc.fastdeploy.gate import replacements, seams
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.paths import ROOT
@@ -33,8 +33,7 @@ def test_what_takes_its_place_is_there(name, seam):
 
 
 def test_what_a_serving_module_may_get_is_listed():
-    methods = {name for _, name in building_blocks._METHODS}
-    names = {*building_blocks.MODELS, *methods, building_blocks._CLAMP, "asyncio"}
+    names = {name for _, name, *_ in streams.LANES.values()} | {"asyncio"}
     assert seams.SEAMS["api chunks"].attributes == names
     assert seams.SEAMS["save ops"].attributes == {*SAVE_OPS}
 

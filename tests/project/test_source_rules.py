@@ -162,7 +162,7 @@ HOUSE_RULES = {
     r"|\bPyDictObject\b|__builtin_prefetch|\bctypes\.pythonapi\b|\bd_member\b|\bPy_SET_SIZE\b"
     r"|\b_upper_bounds\b|\"_target\"|\._target\b",
     # What imitates another class: FastDeploy expects that class, or a plain built-in.
-    4: r"def __getattr__\([^)]*\)[^:\n]*:(?! \.\.\.)"
+    4: r"def __getattr__\([^)]*\)[^:\n]*:(?! \.\.\.)|def get\(self\) -> "
     r"|^(cdef )?class \w+\((dict|list|str|int|float|bytes|tuple|AsyncGenerator)\b",
 }
 

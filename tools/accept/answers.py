@@ -15,13 +15,13 @@ import logging
 import random
 import time
 import types
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from unittest import mock
 
-from fd_postproc.fastdeploy.api import lane
+from fd_postproc.fastdeploy.api import answers, lane, responses, streams
+from fd_postproc.fastdeploy.api.arrays import CHAT, PROTOCOL, in_use
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
-from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
 from fd_postproc.fastdeploy.events.guard import Guard
 
@@ -40,9 +40,11 @@ def first_difference(
     module: Any,
     scripts: list[Script],
     progress: Callable[[int, int], None] = lambda done, most: None,
-    lane: bool = False,
+    whole: bool = False,
 ) -> str | None:
-    """The first difference of FastDeploy's serving module with its own parts and with ours.
+    """The first difference of FastDeploy's serving module by itself and with ours.
+
+    Streams are in the steady lane, with hand-overs at random places.
 
     Parameters
     ----------
@@ -51,14 +53,13 @@ def first_difference(
     scripts : list of Script
     progress : callable, optional
         It is given how many of how many scripts have run.
-    lane : bool, optional
-        Whether the steady lane is tried, with hand-overs at random places, in place of the parts alone.
+    whole : bool, optional
+        Whether the bodies of answers that are not streamed are compared, in place of streams.
     """
-    blocks = blocks_of(module)
 
     def run(went_on: Callable[[], None]) -> str | None:
-        with in_use(module, blocks):
-            return _difference_in_use(module, blocks, scripts, progress, went_on, lane)
+        with in_use(module):
+            return _difference_in_use(module, scripts, progress, went_on, whole)
 
     found: str | None = Watched(run).result()
     return found
@@ -66,32 +67,29 @@ def first_difference(
 
 def _difference_in_use(
     module: Any,
-    blocks: Blocks,
     tried: list[Script],
     progress: Callable[[int, int], None],
     went_on: Callable[[], None],
-    lane: bool,
+    whole: bool,
 ) -> str | None:
-    stock = Side(module, Blocks())
-    ours = {"": Side(module, blocks), ", packed": Side(module, blocks, packed=True)}
-    if lane:
-        ours = {"": LaneSide(module, Blocks()), ", packed": LaneSide(module, blocks, packed=True)}
+    stock = BodySide(module) if whole else Side(module)
+    kind: Any = AnswerSide if whole else LaneSide
+    ours = {"": kind(module), ", packed": kind(module, packed=True)}
     failed = 0
     for number, script in enumerate(tried):
         if number % 50 == 0:
             progress(number, len(tried))
         went_on()
-        for stream in (True,) if lane else (True, False):
-            expected = _outcome(stock, script, stream)
-            failed += expected[0] == FAILED
-            if failed > _MOST_FAILURES:
-                raise RuntimeError(f"FastDeploy's own code fails in the trial '{script.name}': {expected[1]}")
-            for which, side in ours.items():
-                found = _difference(expected, _outcome(side, script, stream))
-                if found:
-                    return f"{script.name}, {'streamed' if stream else 'not streamed'}{which}: {found}"
-    if lane and not all(one.written for one in ours.values()):
-        return "the lane has written no chunk"
+        expected = _outcome(stock, script, not whole)
+        failed += expected[0] == FAILED
+        if failed > _MOST_FAILURES:
+            raise RuntimeError(f"FastDeploy's own code fails in the trial '{script.name}': {expected[1]}")
+        for which, side in ours.items():
+            found = _difference(expected, _outcome(side, script, not whole))
+            if found:
+                return f"{script.name}, {'not streamed' if whole else 'streamed'}{which}: {found}"
+    if not all(one.done for one in ours.values()):
+        return "nothing was withheld" if whole else "the lane has written no chunk"
     return None
 
 
@@ -122,28 +120,23 @@ class Side:
     Parameters
     ----------
     module : module
-    blocks : Blocks
-        What is replaced in it.
     packed : bool, optional
         Whether results come as from the engine, out of a message.
     """
 
-    def __init__(self, module: Any, blocks: Blocks, packed: bool = False) -> None:
+    def __init__(self, module: Any, packed: bool = False) -> None:
         self.chat, self.packed = module.__name__ == CHAT, packed
         self._name = "chatcmpl-trial" if self.chat else "cmpl-trial"
         self.protocol = importlib.import_module(PROTOCOL)
         owner = "OpenAIServingChat" if self.chat else "OpenAIServingCompletion"
         self.cls: Any = vars(module)[owner]
-        names = {name: _private(name, value) for name, value in vars(module).items()} | blocks.names
+        names = {name: _private(name, value) for name, value in vars(module).items()}
         self._changes = [
             (module, name, ours) for name, ours in names.items() if ours is not vars(module)[name]
         ]
-        self._changes += [
-            (self.cls, name, one) for (cls, name), one in blocks.methods.items() if cls == owner
-        ]
 
     def run(self, script: Script, stream: bool) -> list[str]:
-        """The chunks of an answer; both kinds of JSON if it is not streamed."""
+        """The chunks of an answer."""
         with contextlib.ExitStack() as stack, Loop() as loop:
             for change in self._changes:
                 stack.enter_context(mock.patch.object(*change))
@@ -160,16 +153,10 @@ class Side:
         made = self._generator(handler, script, stream)
         if stream:
             return [chunk async for chunk in made]
-        answer = await made
-        if answer is None:
-            return ["None"]
-        dumped = answer.model_dump()
-        return [
-            answer.__class__.__name__,
-            answer.model_dump_json(),
-            json.dumps(dumped, ensure_ascii=False),
-            answer.model_dump_json(exclude_unset=True),
-        ]
+        return await self._shown(made)
+
+    async def _shown(self, made: Any) -> list[str]:
+        raise NotImplementedError
 
     def _generator(self, handler: Any, script: Script, stream: bool) -> Any:
         options = {**script.options, "stream": stream, "model": _MODEL}
@@ -202,13 +189,13 @@ class LaneSide(Side):
 
     Attributes
     ----------
-    written : int
+    done : int
         How many chunks the lane has written.
     """
 
-    def __init__(self, module: Any, blocks: Blocks, packed: bool = False) -> None:
-        super().__init__(module, blocks, packed)
-        self.written, draw = 0, random.Random(7)
+    def __init__(self, module: Any, packed: bool = False) -> None:
+        super().__init__(module, packed)
+        self.done, draw = 0, random.Random(7)
         choice_of, written = lane.Lane._choice_of, lane.Lane._written
 
         def chosen(stream: lane.Lane, result: Any) -> Any:
@@ -216,17 +203,91 @@ class LaneSide(Side):
 
         def counted(stream: lane.Lane, *told: Any) -> str | None:
             chunk = written(stream, *told)
-            self.written += chunk is not None
+            self.done += chunk is not None
             return chunk
 
         self._changes += [
             (lane.Lane, "_choice_of", chosen),
             (lane.Lane, "_written", counted),
-            (lane._Judged, "is_known", lambda judged, processor: True),
+            (streams.Judged, "why_not", lambda judged, processor: None),
             (_Connections, "dealer", None),
             (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
-            lane.replacement(module),
+            *streams.ours_in(module),
         ]
+
+
+class BodySide(Side):
+    """A serving module, of whose answers the bodies are compared."""
+
+    async def _shown(self, made: Any) -> list[str]:
+        answer = await made
+        return ["None"] if answer is None else [type(answer).__name__, await self._body(answer.model_dump())]
+
+    async def _body(self, content: Any) -> str:
+        try:
+            return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError as error:
+            return str(error).partition(":")[0]
+
+
+class AnswerSide(BodySide):
+    """A serving module of whose answers values are withheld.
+
+    Attributes
+    ----------
+    done : int
+        From how many answers.
+    """
+
+    def __init__(self, module: Any, packed: bool = False) -> None:
+        super().__init__(module, packed)
+        self.done, marked = 0, answers.Answer.marked
+
+        def counted(answer: answers.Answer, *told: Any) -> Any:
+            parts = marked(answer, *told)
+            self.done += bool(parts)
+            return parts
+
+        self._application = types.SimpleNamespace(
+            JSONResponse=importlib.import_module("fastapi.responses").JSONResponse,
+            connection_manager=contextlib.asynccontextmanager(_entered),
+        )
+        self._changes += [
+            (answers.Answer, "marked", counted),
+            (answers._Judged, "is_known", lambda judged, handler: True),
+            *([(_Connections, "dealer", None)] if _are_batches() else []),
+            (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
+            answers.replacement(module),
+        ]
+
+    async def _shown(self, made: Any) -> list[str]:
+        restore = responses.install(self._application)
+        try:
+            async with self._application.connection_manager():
+                return await super()._shown(made)
+        finally:
+            restore()
+
+    async def _body(self, content: Any) -> str:
+        pieces = []
+
+        async def send(event: Any) -> None:
+            pieces.append(event.get("body", b""))
+
+        try:
+            await self._application.JSONResponse(content=content)({"type": "http"}, None, send)
+        except ValueError as error:
+            return str(error).partition(":")[0]
+        return b"".join(pieces).decode()
+
+
+def _are_batches() -> bool:
+    """Whether results come in batches: then a generator gets no dealer."""
+    return hasattr(importlib.import_module("fastdeploy.envs"), "ZMQ_SEND_BATCH_DATA")
+
+
+async def _entered() -> AsyncIterator[None]:
+    yield
 
 
 _GUARD = Guard("api connections")

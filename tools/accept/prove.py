@@ -14,9 +14,7 @@ import random
 import time
 from types import SimpleNamespace
 
-import numpy
-
-from fd_postproc.fastdeploy.api import connections, unpacking, weight_status
+from fd_postproc.fastdeploy.api import connections, unpacking
 from fd_postproc.fastdeploy.engine.delivery import sending
 from fd_postproc.fastdeploy.engine.processor_class import make_class
 from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
@@ -140,26 +138,21 @@ def _twin(log):
 # ---- The API server ----------------------------------------------------------------------------------------
 
 
-def chunks(rounds, progress, lane=False):
-    """The first difference of the answers of chat and completions; `lane`: of streams in the steady lane."""
+def chunks(rounds, progress, whole=False):
+    """The first difference of streams of chat and completions; `whole`: of answers that are not streamed."""
+    utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
+    if not whole and not hasattr(utils.DealerConnectionManager, unpacking.DISPATCHER):
+        return ONE_BY_ONE
     for name in ("serving_chat", "serving_completion"):
         module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
         chat = name == "serving_chat"
         scripts = canned_answers.scripts(chat)
         scripts += [canned_answers.random_script(number, chat) for number in range(rounds)]
-        what = functools.partial(progress, f"{'streams' if lane else 'answers'} of {name}")
-        found = answers.first_difference(module, scripts, what, lane)
+        what = functools.partial(progress, f"{'answers' if whole else 'streams'} of {name}")
+        found = answers.first_difference(module, scripts, what, whole)
         if found:
             return f"{name}: {found}"
     return SAME
-
-
-def lane(rounds, progress):
-    """The first difference of streams in the steady lane."""
-    utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
-    if not hasattr(utils.DealerConnectionManager, unpacking.DISPATCHER):
-        return ONE_BY_ONE
-    return chunks(rounds, progress, lane=True)
 
 
 def dispatcher(module):
@@ -231,19 +224,6 @@ class _Messages:
             }
             for number in range(draw.randrange(1, 4))
         ]
-
-
-def weights(cls):
-    """Whether the status is read as FastDeploy's own method reads it, while it changes."""
-    stock = vars(cls)[weight_status.METHOD]
-    ours = weight_status._replacement(stock)
-    for status in (numpy.zeros([1], numpy.int32), numpy.zeros([3], numpy.int64)):
-        client = SimpleNamespace(model_weights_status_signal=SimpleNamespace(value=status))
-        for status[0] in (0, -1, 2, -3, 1):
-            told, right = ours(client), stock(client)
-            if told is not right:
-                return f"{told!r} of {status[0]}, not {right!r}"
-    return SAME
 
 
 TEXT_NAMES = {
@@ -364,15 +344,12 @@ def proven(parts, rounds, progress):
     time.time = real
     if "api chunks" in wanted:
         told["api chunks"] = _told(chunks, rounds, progress)
-    if "api lane" in wanted:
-        told["api lane"] = _told(lane, rounds, progress)
+    if "api answers" in wanted:
+        told["api answers"] = _told(functools.partial(chunks, whole=True), rounds, progress)
     if wanted & {*DISPATCHER}:
         progress("dispatcher", 0, 1)
         utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
         told |= dict.fromkeys(DISPATCHER, _told(dispatcher, utils))
-    if "api weights" in wanted:
-        client = importlib.import_module("fastdeploy.entrypoints.engine_client").EngineClient
-        told["api weights"] = _told(weights, client)
     for seam in wanted & {*TEXTS}:
         told[seam] = _told(names, seam)
     told["streams"] = SAME

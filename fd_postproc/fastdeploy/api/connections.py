@@ -82,6 +82,17 @@ class Inbox:
             self.results.append(group)
         self._wake()
 
+    def empty(self) -> bool:
+        """Whether there are no results."""
+        return not self.results
+
+    async def get(self) -> Any:
+        """Wait for the next result, as a group of one; or for a group that is no list."""
+        while not self.results:
+            await self.wait()
+        result = self.results.popleft()
+        return result if isinstance(result, NoResults) else [result]
+
     async def wait(self) -> bool:
         """Wait for results; True if none have come for a while."""
         self._is_silent = False
@@ -106,7 +117,7 @@ class Inbox:
 
 
 registering: ContextVar[Any] = ContextVar("fd_postproc_registering", default=None)
-"""The feed of the stream whose generator registers next in this task: an `Inbox` takes its queue's place."""
+"""The feed of the stream whose generator registers next in this task, and waits at the feed then."""
 
 
 class _Held:
@@ -180,9 +191,9 @@ class RequestMap(dict):  # type: ignore[type-arg]
         self.gone.pop(hash(name), None)
         self.gone.pop(hash(name.rpartition("_")[0]), None)
 
-    def give_inbox(self, name: str) -> Inbox:
+    def give_inbox(self, name: str, inbox: Inbox) -> Inbox:
         """Put an inbox in the place of a registered request's queue, with what that holds."""
-        queue, inbox = self[name], Inbox()
+        queue = self[name]
         while not queue.empty():
             inbox.put_nowait(queue.get_nowait())
         super().__setitem__(name, inbox)  # it stays the same request
@@ -345,7 +356,7 @@ def install(module: Any) -> Callable[[], None]:
 
 
 def with_inboxes(stock: Any, guard: Guard) -> Any:
-    """A ``get_connection`` that gives a stream's feed to its generator, and its inbox to the map."""
+    """A ``get_connection`` that gives a stream's feed to its generator, and a lane's inbox to the map."""
 
     @functools.wraps(stock)
     async def get_connection(manager: Any, request_id: str, *arguments: Any, **options: Any) -> Any:
@@ -355,13 +366,15 @@ def with_inboxes(stock: Any, guard: Guard) -> Any:
             return dealer, queue
         registering.set(None)
         try:
-            if (
-                dealer is None
-                and feed.name == request_id
-                and type(manager.request_map) is RequestMap
-                and guard.is_on
-            ):
-                feed.inbox = manager.request_map.give_inbox(request_id)
+            if feed.name == request_id and guard.is_on:
+                if dealer is not None or type(manager.request_map) is not RequestMap:
+                    feed.choices = {}  # no lane: results come in another way
+                if not feed.choices:
+                    feed.source = queue
+                elif isinstance(feed, Inbox):  # a whole answer's
+                    manager.request_map.give_inbox(request_id, feed)
+                else:
+                    feed.source = manager.request_map.give_inbox(request_id, Inbox())
                 return dealer, feed
         except Exception as error:
             guard.failed(error)

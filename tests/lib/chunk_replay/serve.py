@@ -9,6 +9,7 @@ processor, tokenizers, parsers and dispatcher are the real ones, the engine's me
 """
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -25,8 +26,7 @@ from fastapi.responses import JSONResponse
 from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # noqa: F401
 from fastdeploy.entrypoints.openai import utils as serving_utils
 
-from fd_postproc.fastdeploy.api import lane
-from fd_postproc.fastdeploy.api.chunks import _chunks
+from fd_postproc.fastdeploy.api import answers, lane
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
 from fd_postproc.fastdeploy.events import counters
 from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
@@ -169,12 +169,13 @@ async def answer(case):
     dispatcher = asyncio.create_task(dispatch())
     chunks, raised, status = [], None, 200
     try:
-        made = await create(request)
-        if type(made).__name__ == "ErrorResponse":
-            status, chunks = 500, [rendered(made.model_dump())]
-        elif hasattr(made, "model_dump"):
-            chunks = [rendered(made.model_dump())]
-        else:
+        async with connection_manager():
+            made = await create(request)
+            if type(made).__name__ == "ErrorResponse":
+                status, chunks = 500, [rendered(made.model_dump())]
+            elif hasattr(made, "model_dump"):
+                chunks = [rendered(made.model_dump())]
+        if not chunks:
             async for chunk in made:
                 chunks.append(chunk)
     except Exception as error:
@@ -188,6 +189,12 @@ async def answer(case):
     names = ("decode_status", "model_status_dict", "tool_parser_dict")
     left = {name: sorted(getattr(processor, name)) for name in names}
     return status, chunks, raised, {name: ids for name, ids in left.items() if ids}
+
+
+@contextlib.asynccontextmanager
+async def connection_manager():
+    """As the application's."""
+    yield
 
 
 def rendered(content):
@@ -260,6 +267,14 @@ if __name__ == "__main__":
         return chunk
 
     lane.Lane._written = counted
+    withheld, marked = [], answers.Answer.marked
+
+    def parts_of(answer, *told):
+        parts = marked(answer, *told)
+        withheld.append(bool(parts))
+        return parts
+
+    answers.Answer.marked = parts_of
     frozen = index()["frozen_time"]
     time.time = lambda: frozen
     traceback.format_exc = lambda *a, **k: "<traceback>"
@@ -270,5 +285,5 @@ if __name__ == "__main__":
         played, wrong = played + more, wrong | {f"{name}, arrays": said for name, said in of_arrays.items()}
     else:
         played, wrong = play_all(FOLDER)
-    told = {"played": played, "wrong": wrong, "written": _chunks.written(), "left": counters.noted()}
-    print("told: " + json.dumps(told | {"laned": sum(laned)}))
+    told = {"played": played, "wrong": wrong, "left": counters.noted()}
+    print("told: " + json.dumps(told | {"laned": sum(laned), "withheld": sum(withheld)}))

@@ -1,8 +1,8 @@
 """Is ours used in a serving module?  Here in the double's serving modules."""
 
+import asyncio
 import base64
 import contextlib
-import functools
 import importlib
 import sys
 from types import SimpleNamespace
@@ -10,29 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy import loading
-from fd_postproc.fastdeploy.api import activation, entry
-from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
-from fd_postproc.fastdeploy.api.chunks.building_blocks import (
-    CHAT,
-    COMPLETION,
-    PROTOCOL,
-    Blocks,
-    blocks_of,
-    in_use,
-    install,
-)
-from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
+from fd_postproc.fastdeploy.api import activation, arrays, entry, streams
+from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
+from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.events import counters
-from fd_postproc.fastdeploy.gate.judgements import gate
-from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 
 msgpack = pytest.importorskip("msgpack")
-
-METHODS = {
-    CHAT: ("OpenAIServingChat", "_create_chat_logprobs"),
-    COMPLETION: ("OpenAIServingCompletion", "_create_completion_logprobs"),
-}
 
 
 @pytest.fixture
@@ -61,27 +45,14 @@ def told(monkeypatch):
 
 
 def is_ours(module):
-    """Whether a module has our parts: all or none."""
-    owner, method = METHODS[module.__name__]
-    own = [vars(module)[name] is not vars(sys.modules[PROTOCOL])[name] for name in blocks_of_names(module)]
-    own.append("__wrapped__" in vars(vars(vars(module)[owner])[method]))
-    assert len(set(own)) == 1, own
+    """Whether a module has our stream: all or none."""
+    owner, name, *_ = streams.LANES[module.__name__.rpartition(".")[2]]
+    own = ["__wrapped__" in vars(vars(vars(module)[owner])[name]), module.asyncio is not asyncio]
+    assert len({*own}) == 1, own
     return own[0]
 
 
-def blocks_of_names(module):
-    by_fastdeploy = building_blocks._BUILT_BY_FASTDEPLOY
-    return [name for name in vars(module) if name in building_blocks.MODELS and name not in by_fastdeploy]
-
-
 # ---- What is decided -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "made"), [(CHAT, "LogProbEntry"), (COMPLETION, "CompletionLogprobs")])
-def test_classes_that_ours_write_without_a_stand_in_are_plain(name, made, load, monkeypatch):
-    module = load(name)
-    monkeypatch.setitem(vars(module)[made].__pydantic_decorators__.field_validators, "x", object())
-    assert activation.decide(module) == (None, f"{made} has field validators")
 
 
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])
@@ -93,7 +64,6 @@ def test_known_code_is_replaced(name, load, told):
     (line,) = told.lines
     assert f"API side active for {activation.WHAT[name.rpartition('.')[2]]}" in line
     assert is_ours(module)
-    assert module.asyncio.wait_for is wait_for
 
 
 @each("variables", [{"FD_POSTPROC_API": "0"}, {"FD_POSTPROC_DISABLE": "1"}])
@@ -106,68 +76,27 @@ def test_switched_off(variables, load, told, monkeypatch):
     assert (told.gauges, told.lines) == ([], [])
 
 
-def test_a_wrapped_generator_is_named_also_where_the_other_module_is_taken(load, told, monkeypatch):
-    monkeypatch.setattr(gate, "_taken", set())
-    monkeypatch.setattr(entry, "_told", set())
-    for name in (COMPLETION, CHAT):
-        module = load(name)
-        if name == CHAT:
-            module.OpenAIServingChat.chat_completion_stream_generator = lambda *told: None
-        entry._put_in("lane", module)
+@pytest.mark.parametrize("name", [CHAT, COMPLETION])
+def test_new_code_is_left_to_fastdeploy_and_named(name, load, told):
+    module = load(name)
+    owner, method, *_ = streams.LANES[name.rpartition(".")[2]]
+    setattr(vars(module)[owner], method, lambda *told: None)
+    assert activation.install_or_fall_back(module)
     (line,) = told.lines
-    assert "leaves api lane to FastDeploy" in line
-    assert "chat_completion_stream_generator is replaced by <lambda>" in line
-
-
-def test_new_code_is_left_to_fastdeploy_and_named(load, told):
-    module = load(CHAT)
-    stock = module.OpenAIServingChat._create_chat_logprobs
-
-    def _create_chat_logprobs(
-        self, output_top_logprobs, request_logprobs=None, request_top_logprobs=None, request_decode_flag=True
-    ):
-        return stock(self, output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag)
-
-    module.OpenAIServingChat._create_chat_logprobs = _create_chat_logprobs
-    activation.install_or_fall_back(module)
-    (line,) = told.lines
-    assert (
-        "left to FastDeploy: _create_chat_logprobs (OpenAIServingChat._create_chat_logprobs is replaced"
-        in line
-    )
+    assert f"{method} is replaced by <lambda>" in line
     assert "test_activation.py" in line
-    assert module.OpenAIServingChat._create_chat_logprobs is _create_chat_logprobs
+    assert told.gauges == [("api", False)]
+    assert module.asyncio is asyncio
 
 
-def test_a_module_that_names_nothing_known_and_an_unknown_way_of_floats(load, monkeypatch):
+def test_an_unknown_way_of_floats_and_what_cannot_be_told(load, monkeypatch):
     module = load(CHAT)
-    for decided, words in (
-        (SimpleNamespace(__name__=CHAT), "names none of the parts known here"),
-        (module, "pydantic prints floats in none of the ways"),
+    for planted, words in (
+        (lambda: None, "pydantic prints floats in none of the ways"),
+        (lambda: 1 // 0, "cannot tell: ZeroDivisionError"),
     ):
-        blocks, reason = activation.decide(decided)
-        assert blocks is None
-        assert words in reason
-        monkeypatch.setattr(building_blocks, "float_style", lambda: None)
-
-
-@each(
-    "name, wanted",
-    [
-        *((CHAT, (True, columns, texts)) for columns in (0, 1, 3, 5, None) for texts in (True, False)),
-        *((COMPLETION, (columns,)) for columns in (0, 1, 3, 5, None)),
-        (CHAT, (False, 3, True)),
-    ],
-)
-def test_an_answer_gets_what_it_asks_for(name, wanted, load):
-    """As many alternatives, with texts or without, or none."""
-    module, (owner, method) = load(name), METHODS[name]
-    handler = vars(module)[owner](SimpleNamespace(data_processor=Processor("x")))
-    top = [[[7, 8, 9, 10, 11, 12]], [[-0.5, -1.0, -2.0, -3.0, -4.0, -5.0]], [1]]
-    made = blocks_of(module).methods[owner, method](handler, top, *wanted)
-    right = getattr(handler, method)(top, *wanted)
-    assert isinstance(made, _chunks.StandIn) or right is None
-    assert (made and made.model_dump()) == (right and right.model_dump())
+        monkeypatch.setattr(streams, "float_style", planted)
+        assert words in activation.decide(module)
 
 
 def encodes(self, numpy):
@@ -184,62 +113,25 @@ def encodes(self, numpy):
 def test_arrays_are_given_where_the_code_takes_them(method, accepts, load, monkeypatch):
     module = load(CHAT)
     monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_full_generator", method, raising=False)
-    assert blocks_of(module).arrays is accepts
+    assert arrays.accepts_arrays(module) is accepts
 
 
 @each("chat, completion", [(True, True), (True, False), (False, True)])
-def test_arrays_are_given_where_both_modules_take_them(chat, completion):
+def test_arrays_are_given_where_both_modules_take_them(chat, completion, monkeypatch):
     head = b"u\1\1\0" + (2).to_bytes(4, "little")
     message = msgpack.packb([msgpack.ExtType(_chunks.ARRAY, head + b"\5\6")])
     sides = [(SimpleNamespace(__name__=CHAT), chat), (SimpleNamespace(__name__=COMPLETION), completion)]
     with contextlib.ExitStack() as stack:
         for module, takes in sides:
-            stack.enter_context(in_use(module, Blocks(arrays=takes)))
+            monkeypatch.setattr(arrays, "accepts_arrays", lambda module, takes=takes: takes)
+            stack.enter_context(arrays.in_use(module))
         assert isinstance(_chunks.unpack(message)[0], list) is not (chat and completion)
     assert _chunks.unpack(message) == [[5, 6]]
 
 
-def as_it_is(function):
-    return function
-
-
-def absent(function):
-    return None
-
-
-def wrapped(function):
-    @functools.wraps(function)
-    def clamp(*arguments):
-        return function(*arguments)
-
-    return clamp
-
-
-@each(
-    "clamp, is_new, shown, is_kept, is_told",
-    [
-        (as_it_is, False, 2, True, False),
-        (as_it_is, True, 2, False, False),
-        (as_it_is, False, 1, False, False),
-        (absent, False, 2, False, False),
-        (wrapped, False, 2, False, True),
-    ],
-)
-def test_prompts_are_packed_where_all_that_sees_them_is_ours(clamp, is_new, shown, is_kept, is_told, load):
-    """A tracer around FastDeploy's function that clamps them would get ours."""
-    function = vars(load(CHAT).OpenAIServingChat)[METHODS[CHAT][1]]
-    module = SimpleNamespace(__name__=CHAT, clamp_prompt_logprobs=clamp(function))
-    place = ("OpenAIServingChat", "_build_prompt_logprobs")
-    models = building_blocks._SHOWS_PROMPTS[CHAT][:shown]
-    blocks = Blocks(names=dict.fromkeys(models), methods={place: function})
-    building_blocks._look_at_prompts(module, blocks, is_new)
-    assert (place in blocks.methods, "clamp_prompt_logprobs" in blocks.names) == (is_kept, is_kept)
-    assert ("clamp_prompt_logprobs" in blocks.left) is is_told
-
-
 def test_what_is_installed_can_be_taken_out(load):
     module = load(COMPLETION)
-    restore = install(module, blocks_of(module))
+    restore = activation.install(module)
     assert is_ours(module)
     restore()
     assert not is_ours(module)
@@ -257,74 +149,23 @@ def test_nothing_that_goes_wrong_keeps_fastdeploy_from_starting(load, monkeypatc
     entry.register()
 
 
-# ---- In use --------------------------------------------------------------------------------------------
-
-
-class Processor:
-    def __init__(self, word):
-        self.word, self.tokenizer = word, self
-
-    def process_logprob_response(self, token_ids, **options):
-        return f"{self.word}{token_ids}"
-
-    def convert_ids_to_tokens(self, token):
-        return self.word
-
-
-TOP = [[[1, 2]], [[-0.5, -1.5]], [1]]
-
-
-def asked(module, processor, top=TOP, columns=1):
-    owner, method = METHODS[module.__name__]
-    handler = vars(module)[owner](SimpleNamespace(data_processor=processor))
-    return getattr(handler, method)(top, *([True] if module.__name__ == CHAT else []), columns)
-
-
-@each("name", [CHAT, COMPLETION])
-def test_each_processor_has_texts_of_its_own(name, load, told):
-    entry.register()
-    module = load(name)
-    one, other = Processor("one"), Processor("other")
-    for processor in (one, other, one, Processor("third")):
-        shown = asked(module, processor).model_dump_json()
-        assert f'"{processor.word}[1]' in shown
-        assert f'"{processor.word}[2]' in shown
-
-
-@pytest.mark.parametrize(("name", "function"), [(CHAT, "chat_logprobs"), (COMPLETION, "completion_logprobs")])
-@pytest.mark.falls_back
-def test_failures_that_are_not_in_a_row_switch_it_not_off(name, function, load, told, monkeypatch):
-    logprobs = TwoOfThree(vars(building_blocks)[function])
-    monkeypatch.setattr(building_blocks, function, logprobs)
-    entry.register()
-    module = load(name)
-    assert len({asked(module, Processor("x")).model_dump_json() for _ in range(12)}) == 1
-    assert logprobs.calls == 12
-
-
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])
-@pytest.mark.falls_back
 def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
     counted = []
     metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda _: counted.append(reason)))
     monkeypatch.setattr(counters, "counter", lambda name, text, label: metric)
     entry.register()
-    module = load(name)
+    load(name)
     assert counted == []
     assert counters.noted() == {}
     told.lines.clear()
-    processor = Processor("x")
     for _ in range(10):
-        assert asked(module, processor, [[[1.5]], [[-0.5]], [1]]).model_dump_json()
-    assert len(counted) == 10
+        counters.note("a token id is no integer")
+    assert counted == ["a token id is no integer"] * 10
     assert [line.partition("once")[1] or line.partition("10 times")[1] for line in told.lines] == [
         "once",
         "10 times",
     ]
-    assert sum(counters.noted().values()) == 10
-    monkeypatch.setattr(Processor, "process_logprob_response", None)
-    assert asked(module, processor) is None
-    assert counters.noted()["the tokenizer refuses a token id"] == 1
 
 
 def test_the_counter_is_prometheus_or_nothing(monkeypatch):

@@ -374,32 +374,33 @@ def test_another_dispatcher_is_left_alone():
 def test_a_stream_that_registers_gets_an_inbox_with_what_came_early(utils):
     """Streams without a lane, of another way of transport or name, and the task's next one get a queue."""
 
-    async def registered(is_laned, name="a", **way):
-        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(name=name, inbox=None)
+    async def registered(is_fed, choices=(1,), name="a", **way):
+        manager = utils.DealerConnectionManager(0)
+        feed = SimpleNamespace(name=name, choices={*choices}, source=None)
         give(manager.request_map, "a", group(0), group(1))
-        connections.registering.set(feed if is_laned else None)
+        connections.registering.set(feed if is_fed else None)
         _, waits_at = await manager.get_connection("a", **way)
         give(manager.request_map, "a", group(2))
         given = manager.request_map["a"]
         for other in "ab":
             _, queue = await manager.get_connection(other)
             assert type(queue) is asyncio.Queue
-        if waits_at is feed:
-            assert feed.inbox is given
-            return [*given.results]
-        assert waits_at is given
-        return [waits_at.get_nowait() for _ in range(waits_at.qsize())]
+        assert (feed.source if waits_at is feed else waits_at) is given
+        assert (type(given) is connections.Inbox) is (waits_at is feed and bool(feed.choices))
+        return waits_at is feed, [await given.get() for _ in range(3)]
 
-    assert asyncio.run(registered(True)) == [group(step)[0] for step in range(3)]
-    assert asyncio.run(registered(False)) == [group(step) for step in range(3)]
-    assert asyncio.run(registered(True, dealer="one of fifty")) == [group(step) for step in range(3)]
-    assert asyncio.run(registered(True, name="another")) == [group(step) for step in range(3)]
+    groups = [group(step) for step in range(3)]
+    assert asyncio.run(registered(True)) == (True, groups)
+    assert asyncio.run(registered(True, choices=())) == (True, groups)
+    assert asyncio.run(registered(True, dealer="one of fifty")) == (True, groups)
+    assert asyncio.run(registered(False)) == (False, groups)
+    assert asyncio.run(registered(True, name="another")) == (False, groups)
 
 
 @pytest.mark.falls_back
 def test_a_failure_to_make_an_inbox_leaves_the_queue(utils, monkeypatch):
     async def registered():
-        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(name="a", inbox=None)
+        manager, feed = utils.DealerConnectionManager(0), SimpleNamespace(name="a", choices={1})
         monkeypatch.setattr(connections, "Inbox", None)
         connections.registering.set(feed)
         _, queue = await manager.get_connection("a")

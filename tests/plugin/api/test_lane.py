@@ -13,12 +13,13 @@ import weakref
 import zlib
 from types import SimpleNamespace
 
+import msgpack
 import pytest
 
-from fd_postproc.fastdeploy.api import lane
-from fd_postproc.fastdeploy.api.chunks._chunks import Template
-from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION
-from fd_postproc.fastdeploy.api.chunks.model_fields import float_style
+from fd_postproc.fastdeploy.api import feed, lane, streams
+from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
+from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores, Template, unpack
+from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from fd_postproc.fastdeploy.api.connections import NoResults, RequestMap, with_inboxes
 from fd_postproc.fastdeploy.events.counters import forget, noted
 from fd_postproc.fastdeploy.events.guard import Guard
@@ -27,6 +28,7 @@ from fd_postproc.fastdeploy.gate.judgements import gate
 from tests.lib.fakes import TwoOfThree
 from tests.lib.restated_parsers import Processor, Thinks, install
 from tests.lib.rows import each
+from tests.restated.api import logprobs
 from tools.accept import answers, canned_answers, virtual_time
 
 APIS = [CHAT, COMPLETION]
@@ -55,7 +57,7 @@ def laned():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lane.Lane, "_written", counted)
-        restore = [lane.install(importlib.import_module(name)) for name in APIS]
+        restore = [streams.install(importlib.import_module(name)) for name in APIS]
         yield made
         for one in restore:
             one()
@@ -225,21 +227,6 @@ def test_chunks_are_fastdeploys_and_most_are_written_by_the_lane(api, options, l
         assert [chunk for chunk in chunks if chunk in laned] == laned
 
 
-def test_short_answers_with_log_probabilities_are_not_compared(laned, processor_class, monkeypatch):
-    """To compare a chunk is to write it twice."""
-    made = []
-    monkeypatch.setattr(lane.Lane, "_logprobs", lambda stream, top: made.append(top))
-    for steps in (lane.NOT_COMPARED + 1, 20):
-        assert not made
-        laned.clear()
-        the_same(
-            CHAT,
-            processor_class,
-            lambda steps=steps: answer(CHAT, steps, top_logprobs=[[[5]], [[-1.0]], [1]]),
-        )
-    assert 20 - lane.NOT_COMPARED - 3 <= len(laned) <= 20 - lane.NOT_COMPARED - 2
-
-
 @pytest.mark.parametrize("api", APIS)
 def test_with_a_parser_results_that_are_held_back_are_counted(api, laned, processor_class):
     def thought():
@@ -273,13 +260,13 @@ def test_several_answers_take_turns(api, laned, processor_class):
 def test_random_answers_with_hand_overs_at_random_places(api):
     module, is_chat = importlib.import_module(api), api == CHAT
     scripts = [canned_answers.random_script(number, is_chat) for number in range(40)]
-    assert answers.first_difference(module, scripts, lane=True) is None
+    assert answers.first_difference(module, scripts) is None
 
 
 @pytest.mark.parametrize("fault", ["count", "usage", "text", "nothing"])
 def test_the_trial_finds_what_is_wrong_after_a_hand_over(fault, monkeypatch):
     """`usage` is in the last chunk only: no byte of another one says it."""
-    joined, values = lane.Choice.joined, lane.Lane._values
+    joined, values = feed.Choice.joined, lane.Lane._values
 
     def less(choice):
         made = joined(choice)
@@ -293,15 +280,167 @@ def test_the_trial_finds_what_is_wrong_after_a_hand_over(fault, monkeypatch):
 
     scripts = [canned_answers.random_script(number, True) for number in range(40)]
     if fault in ("count", "usage"):
-        monkeypatch.setattr(lane.Choice, "joined", less)
+        monkeypatch.setattr(feed.Choice, "joined", less)
     if fault == "usage":
         scripts = [one for one in scripts if "'continuous_usage_stats': True" not in str(one.options)]
     monkeypatch.setattr(lane.Lane, "_values", shown)
     if fault == "nothing":
         monkeypatch.setattr(lane.Lane, "_look", lambda *told: None)
-    found = answers.first_difference(importlib.import_module(CHAT), scripts, lane=True)
+    found = answers.first_difference(importlib.import_module(CHAT), scripts)
     expected = "the lane has written no chunk" if fault == "nothing" else "is expected, ours is"
     assert expected in found
+
+
+# ---- Log-probabilities -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spelling(processor_class, monkeypatch):
+    """A data processor that spells tokens; and how often FastDeploy's own code makes log-probabilities."""
+
+    class Spelling(processor_class):
+        def process_logprob_response(self, token_ids, **options):
+            if token_ids == [77]:
+                raise OverflowError("no such token")
+            return f"t{token_ids[0]}"
+
+    Spelling.__module__ = "fastdeploy.restated"
+    Spelling.asked = []
+    for name in ("chat", "completion"):
+        stock = getattr(logprobs.Steps, name)
+        monkeypatch.setattr(
+            logprobs.Steps, name, lambda *told, _stock=stock: Spelling.asked.append(1) or _stock(*told)
+        )
+    return Spelling
+
+
+def scored(api, steps=12, odd=None, packed=False, **more):
+    """An answer's results with log-probabilities, the sixth with those of `odd`."""
+    made = answer(api, steps, **more)
+    for step, one in enumerate(made):
+        count = len(one["outputs"]["token_ids"])
+        ids = [[row, 5, step] for row in range(count)]
+        one["outputs"]["top_logprobs"] = [
+            ids,
+            [[-0.5, -1.5 - row, -2e-7] for row in range(count)],
+            [1] * count,
+        ]
+    if odd is not None:
+        made[6]["outputs"]["top_logprobs"] = odd
+    return unpack(msgpack.packb(made)) if packed else made
+
+
+def asked(api):
+    return {"logprobs": True, "top_logprobs": 2} if api == CHAT else {"logprobs": 2}
+
+
+@each("api", APIS)
+@each("more", [{}, {"return_token_ids": True}, {"stream_options": {"include_usage": True}}])
+@each("packed", [False, True])
+def test_log_probabilities_are_put_into_all_chunks(api, more, packed, laned, spelling):
+    laned.clear()
+    options = {**asked(api), **more, "make": lambda: scored(api, packed=packed)}
+    theirs, ours = both(api, spelling, **options)
+    assert ours == theirs
+    assert len(spelling.asked) == 12  # theirs
+    spelling.asked.clear()
+    assert len(laned) in (9, 10)
+
+
+@each("api", APIS)
+@each(
+    "odd",
+    [[[[0]], [[True]], [1]], [[[0]], [["-0.5"]], [1]], [[[77]], [[-0.5]], [1]], [[0], [-0.5], [1]], "abc"],
+)
+@pytest.mark.falls_back
+def test_log_probabilities_that_ours_does_not_know_are_fastdeploys(api, odd, laned, spelling):
+    laned.clear()
+    the_same(api, spelling, lambda: scored(api, odd=odd), **asked(api))
+    assert len(laned) >= 7
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_streams_without_a_lane_have_log_probabilities_of_ours(api, laned, spelling):
+    for options in ({"collect_metrics": True}, {"max_streaming_response_tokens": 3}):
+        spelling.asked.clear()
+        the_same(api, spelling, lambda: scored(api, 3, speculate_metrics=None), **asked(api), **options)
+        assert len(spelling.asked) == 3
+        with contextlib.closing(asyncio.new_event_loop()):
+            _, stream = stream_of(api, spelling(None, None), True, **asked(api), **options)
+            assert type(stream) is lane.Spliced
+    assert not laned
+
+
+def feed_of(results, shows_ids=False):
+    request = SimpleNamespace(return_token_ids=shows_ids, include_draft_logprobs=True)
+    guards = Guard("api chunks"), Guard("api chunks")
+    made = feed.Feed("a", request, lambda top: ChatScores.of(top, 0, None), float_style(), *guards)
+    for one in results:
+        made._withhold(one)
+    return made
+
+
+def shown(value, draft="null"):
+    return f'{{"logprobs":{value},"draft_logprobs":{draft}}}'
+
+
+def chunk_of(*choices):
+    return f'{{"arrival_time":1,"choices":[{",".join(choices)}]}}'
+
+
+def test_choices_of_one_chunk_get_each_its_own():
+    """Results that a parser holds back have none, nor those that are no text; what is odd stays in."""
+
+    def one(score, draft=None, **more):
+        tops = [None if value is None else [[[1]], [[value]], [1]] for value in (score, draft)]
+        return {"outputs": {"skipped": False, "top_logprobs": tops[0], "draft_top_logprobs": tops[1], **more}}
+
+    def text(score):
+        return ChatScores.of([[[1]], [[score]], [1]], 0, None).json(float_style())
+
+    results = [one(-1.0), one(-2.0, skipped=True), one(-3.0, -4.0), one("odd"), one(None), one(-5.0)]
+    del results[4]["outputs"]["skipped"]
+    made = feed_of(results)
+    assert [each["outputs"]["top_logprobs"] is None for each in results] == [1, 1, 1, 0, 1, 1]
+    assert made.spliced('{"role":"assistant"}') == '{"role":"assistant"}'
+    first = made.spliced(chunk_of(shown("null"), shown("null")))
+    assert first == chunk_of(shown(text(-1.0)), shown(text(-3.0), text(-4.0)))
+    assert made.spliced(chunk_of(shown('{"own":1}'))) == chunk_of(shown('{"own":1}'))
+    assert made.spliced(chunk_of(shown("null"))) == chunk_of(shown(text(-5.0)))
+    made = feed_of([one(-1.0, skipped=True)], shows_ids=True)
+    assert made.spliced(chunk_of(shown("null"))) == chunk_of(shown(text(-1.0)))
+
+
+@pytest.mark.falls_back
+def test_a_chunk_without_a_place_stays_as_it_is():
+    result = {
+        "outputs": {"skipped": False, "top_logprobs": [[[1]], [[-0.5]], [1]], "draft_top_logprobs": None}
+    }
+    for _ in range(3):
+        made = feed_of([result])
+        assert made.spliced(chunk_of(shown('{"own":1}'))) == chunk_of(shown('{"own":1}'))
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_log_probabilities_that_somebody_else_makes_are_fastdeploys_and_named(
+    api, laned, spelling, monkeypatch, log
+):
+    monkeypatch.setattr(streams, "api_log", lambda: logging.getLogger("lane"))
+    the_same(api, spelling, lambda: scored(api), **asked(api))
+    cls = getattr(
+        importlib.import_module(api), "OpenAIServingChat" if api == CHAT else "OpenAIServingCompletion"
+    )
+    name = "_create_chat_logprobs" if api == CHAT else "_create_completion_logprobs"
+    stock = vars(cls)[name]
+    monkeypatch.setattr(cls, name, lambda *told: stock(*told))
+    laned.clear()
+    for _ in range(2):
+        the_same(api, spelling, lambda: scored(api), **asked(api))
+    assert not laned
+    (line,) = [one for one in log.messages if "leaves" in one]
+    assert f"{name} is replaced by" in line
+    the_same(api, spelling, lambda: scored(api))
+    assert laned
 
 
 # ---- What is not plain, and what fails ---------------------------------------------------------------------
@@ -358,7 +497,7 @@ def fails(*told, **how):
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(
     "place",
-    [(lane.Lane, "_choice_of"), (lane.Lane, "_values"), (lane.Lane, "_is_plain"), (lane.Feed, "_begin")],
+    [(lane.Lane, "_choice_of"), (lane.Lane, "_values"), (lane.Lane, "_is_plain"), (feed.Feed, "_begin")],
 )
 def test_where_ours_raises_fastdeploys_generator_writes_the_chunk(
     api, place, laned, processor_class, monkeypatch
@@ -613,7 +752,7 @@ def test_the_ends_of_a_generator(ends, laned, processor_class):
 def test_a_function_that_is_wrapped_later_is_named_and_new_streams_are_fastdeploys(
     laned, processor_class, monkeypatch, log
 ):
-    monkeypatch.setattr(lane, "api_log", lambda: logging.getLogger("lane"))
+    monkeypatch.setattr(streams, "api_log", lambda: logging.getLogger("lane"))
     the_same(CHAT, processor_class, lambda: answer(CHAT))
     assert laned
     processors = importlib.import_module("fastdeploy.entrypoints.openai.response_processors")
@@ -628,17 +767,18 @@ def test_a_function_that_is_wrapped_later_is_named_and_new_streams_are_fastdeplo
     for _ in range(2):
         the_same(CHAT, processor_class, lambda: answer(CHAT))
     assert not laned
-    (line,) = [one for one in log.messages if "leaves api lane to FastDeploy" in one]
+    (line,) = [one for one in log.messages if "leaves" in one]
+    assert "leaves api chunks to FastDeploy" in line
     assert "process_response_chat is replaced by traced" in line
 
 
 def test_a_data_processor_that_is_not_known_is_named(laned, log, monkeypatch):
-    monkeypatch.setattr(lane, "api_log", lambda: logging.getLogger("lane"))
+    monkeypatch.setattr(streams, "api_log", lambda: logging.getLogger("lane"))
     with contextlib.closing(asyncio.new_event_loop()):
         _, stream = stream_of(CHAT, Processor(None, None), True)
         assert not isinstance(stream, lane.Lane)
-    assert log.messages == [
-        "fd_postproc: API side leaves api lane to FastDeploy: the data processor Processor is not known"
+    assert [one for one in log.messages if "leaves" in one] == [
+        "fd_postproc: API side leaves api chunks to FastDeploy: the data processor Processor is not known"
     ]
     with contextlib.closing(asyncio.new_event_loop()):
         _, stream = stream_of(CHAT, object(), True)  # as a test of FastDeploy's has it
@@ -663,7 +803,7 @@ def test_a_generator_that_somebody_has_wrapped_is_fastdeploys_and_named():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.OpenAIServingChat, "chat_completion_stream_generator", traced)
-        reason = gate.put_in(seams.SEAMS["api lane"], module)
+        reason = gate.put_in(seams.SEAMS["api chunks"], module)
     assert "chat_completion_stream_generator is replaced by traced" in reason
 
 
@@ -674,8 +814,10 @@ def test_a_template_needs_its_values_in_the_chunk():
     assert template.text(values) == chunk
     other = template.text([2, "é\n", "", [], -0.0])
     assert other == 'data: {"a":"é\\n","b":2,"c":"","d":[],"e":-0.0}\n\n'
-    given = Template(chunk, ["d", "a", *"bce"], [[1, 2], *values[1::-1], None, 0.5], style).given([[3], "é"])
-    assert given.text([4, 1, 0.5]) == 'data: {"a":"é","b":4,"c":1,"d":[3],"e":0.5}\n\n'
+    begun = template.headed('data: {"head":"other","a":"from here on"')
+    assert begun.text(values) == f'data: {{"head":"other",{chunk[7:]}'
+    with pytest.raises(ValueError, match="not found"):
+        template.headed('data: {"b":1}')
     with pytest.raises(ValueError, match="not found"):
         Template(chunk, ["b"], [3], style)
     with pytest.raises(ValueError, match="zip"):

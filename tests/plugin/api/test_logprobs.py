@@ -3,25 +3,23 @@
 import copy
 import json
 import math
-import pickle
-from functools import partial
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.chunks._chunks import (
-    StandIn,
+    ChatScores,
+    CompletionScores,
     Texts,
     Unknown,
-    chat_logprobs,
-    completion_logprobs,
+    unpack,
 )
-from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
+from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
 from tests.lib.rows import each
 from tests.lib.search import examples
-from tests.restated.api import models
 from tests.restated.api.logprobs import Steps
 
 STYLE = float_style()
@@ -45,31 +43,36 @@ STEPS = Steps(
     PROCESSOR.convert_ids_to_tokens,
     lambda token: "",
 )
-STOOD_IN = {models.LogProbEntry: None, models.LogProbs: None, models.CompletionLogprobs: None}
-
-
-class ChatAnswer(models.BaseModel):
-    logprobs: models.LogProbs | None = None
-
-
-class CompletionAnswer(models.BaseModel):
-    logprobs: models.CompletionLogprobs | None = None
-
-
-CHAT_ANSWER = models_of(ChatAnswer, STOOD_IN, STYLE)
-COMPLETION_ANSWER = models_of(CompletionAnswer, STOOD_IN, STYLE)
-LOGPROBS = models_of(models.LogProbs, STOOD_IN, STYLE)
 
 
 def chat(top, most, texts=True, processor=PROCESSOR):
-    table = Texts(chat_spelling(processor)) if texts else None
-    return chat_logprobs(top, most, table, models.LogProbEntry, LOGPROBS)
+    return ChatScores.of(top, most, Texts(chat_spelling(processor)) if texts else None)
 
 
 def completion(top, most):
-    texts = Texts(completion_spelling(PROCESSOR))
-    own = partial(STEPS.completion, top, most)
-    return completion_logprobs(top, most, texts, models.CompletionLogprobs, own)
+    return CompletionScores.of(top, most, Texts(completion_spelling(PROCESSOR)))
+
+
+def written(made):
+    """What is written of log-probabilities, in both styles; None for a float that Python's json refuses."""
+    if made is None:
+        return "null", "null"
+    try:
+        whole = b"".join(made.pieces()).decode()
+    except ValueError:
+        whole = None
+    return made.json(STYLE), whole
+
+
+def fastdeploys(model):
+    """The same out of FastDeploy's model."""
+    if model is None:
+        return "null", "null"
+    try:
+        whole = json.dumps(model.model_dump(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        whole = None
+    return model.model_dump_json(exclude_unset=True), whole
 
 
 scores = st.one_of(
@@ -93,41 +96,32 @@ columns = st.one_of(st.none(), st.integers(-2, 9), st.just(1 << 70))
 @given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), columns, st.booleans())
 def test_chat(top, most, texts):
     """Integers become floats."""
-    theirs, ours = STEPS.chat(copy.deepcopy(top), most, texts), chat(top, most, texts)
-    assert repr(pickle.loads(pickle.dumps(ours))) == repr(copy.deepcopy(ours)) == repr(theirs)
-    expected, made = ChatAnswer(logprobs=theirs), CHAT_ANSWER(logprobs=chat(top, most, texts))
-    assert isinstance(made, StandIn)
-    for unset in (True, False):
-        assert made.model_dump_json(exclude_unset=unset) == expected.model_dump_json(exclude_unset=unset)
-    assert repr(made.model_dump()) == repr(expected.model_dump())
-    try:
-        text = json.dumps(expected.model_dump(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        text = None
-    pieces = made.response_pieces()
-    assert (pieces and b"".join(pieces).decode()) == text
+    assert written(chat(top, most, texts)) == fastdeploys(STEPS.chat(copy.deepcopy(top), most, texts))
 
 
 @given(tops(), columns)
 def test_completion(top, most):
-    theirs, ours = STEPS.completion(copy.deepcopy(top), most), completion(top, most)
-    assert repr(ours) == repr(theirs)
-    expected, made = CompletionAnswer(logprobs=theirs), COMPLETION_ANSWER(logprobs=completion(top, most))
-    for unset in (True, False):
-        assert made.model_dump_json(exclude_unset=unset) == expected.model_dump_json(exclude_unset=unset)
-    assert repr(made.model_dump()) == repr(expected.model_dump())
+    assert written(completion(top, most)) == fastdeploys(STEPS.completion(copy.deepcopy(top), most))
 
 
 @examples(20)
-@given(st.lists(tops(), min_size=1, max_size=3), st.integers(0, 5))
-def test_entries_of_many_results_in_one(results, most):
-    """As an answer that is not streamed gathers them."""
-    theirs = [entry for top in results for entry in STEPS.chat(top, most).content]
-    ours = [entry for top in results for entry in chat(top, most).content]
-    assert [entry.token for entry in ours] == [entry.token for entry in theirs]
-    made, expected = LOGPROBS(content=ours), models.LogProbs(content=theirs)
-    assert made.model_dump_json() == expected.model_dump_json()
-    assert repr(made.model_dump()) == repr(expected.model_dump())
+@given(st.lists(tops(), min_size=1, max_size=70), st.integers(0, 5), st.booleans())
+def test_many_results(results, most, packed):
+    """As an answer that is not streamed gathers them; and one that is not known leaves what is there."""
+    in_chat, in_completion = ours = [
+        cls(most, Texts(spelling(PROCESSOR)))
+        for cls, spelling in ((ChatScores, chat_spelling), (CompletionScores, completion_spelling))
+    ]
+    for number, top in enumerate(results):
+        given_top = unpack(msgpack.packb({"top_logprobs": top}))["top_logprobs"] if packed else top
+        for made in ours:
+            made.add(given_top)
+            if number % 3 == 0:
+                with pytest.raises(Unknown):
+                    made.add([[*top[0], [1 << 40]], [*top[1], [-0.5]], [*top[2], 1]])
+    gathered = [[row for top in results for row in top[i]] for i in range(3)]
+    assert written(in_chat) == fastdeploys(STEPS.chat(gathered, most, True))
+    assert written(in_completion) == fastdeploys(STEPS.completion(gathered, most))
 
 
 ODD = [
@@ -172,36 +166,8 @@ def test_lists_that_a_tokenizer_changes_meanwhile():
         lambda top: top[0].__delitem__(slice(1, None)),
     ):
         top = [[[0, 1, 2], [3, 4]], [[-0.5] * 3, [-0.5] * 2], [1, 1]]
-        made = chat(top, 1 << 40, processor=Meddler(change, top)).model_dump()
+        made = json.loads(chat(top, 1 << 40, processor=Meddler(change, top)).json(STYLE))
         assert [len(entry["top_logprobs"]) for entry in made["content"]] == [2, 1]
-
-
-def late(count, asked):
-    """A completion's log-probabilities, whose texts are made when they are written."""
-
-    def spell(token):
-        asked.append(token)
-        return f"t{token % 50}", ""
-
-    ids = [[(row * 7 + column * 1009) % 4000 for column in range(3 + row % 2)] for row in range(count)]
-    top = [ids, [[-0.5 - column for column in range(len(row))] for row in ids], [1] * count]
-    return COMPLETION_ANSWER(
-        logprobs=completion_logprobs(top, 99, Texts(spell), models.CompletionLogprobs, lambda: None)
-    )
-
-
-@each("count", [1, 63, 64, 3000])
-def test_texts_of_many_tokens_are_made_a_few_in_a_piece(count):
-    answer = late(count, asked := [])
-    assert len(asked) <= 2 or count < 64
-    before, most = len(asked), 0
-    pieces = answer.response_pieces()
-    for _ in pieces.settle():
-        before, most = len(asked), max(most, len(asked) - before)
-    assert most < 64 + 4
-    right = json.dumps(late(count, []).model_dump(), ensure_ascii=False, separators=(",", ":"))
-    assert b"".join(pieces).decode() == right
-    assert late(count, []).model_dump_json() == answer.model_dump_json()
 
 
 @each("refused, raised", [(399, KeyError), (-1, Unknown), (1 << 22, Unknown)])
@@ -215,21 +181,7 @@ def test_an_id_of_many_that_is_refused_is_refused_before_anything_is_written(ref
 
     top = [[[token] for token in (*range(300, 399), refused)], [[-0.5]] * 100, [1] * 100]
     with pytest.raises(raised):
-        completion_logprobs(top, 0, Texts(spell), models.CompletionLogprobs, lambda: None)
-
-
-def test_late_texts_that_are_none_are_fastdeploys_business():
-    def spell(token):
-        return ("\ud800" if token == 5 else "x"), ""
-
-    own = models.CompletionLogprobs(tokens=["own"])
-    top = [[[token % 10] for token in range(100)], [[-0.5]] * 100, [1] * 100]
-    answer = COMPLETION_ANSWER(
-        logprobs=completion_logprobs(top, 0, Texts(spell), models.CompletionLogprobs, lambda: own)
-    )
-    with pytest.raises(Unknown):
-        list(answer.response_pieces().settle())
-    assert json.loads(answer.model_dump_json())["logprobs"]["tokens"] == ["own"]
+        CompletionScores.of(top, 0, Texts(spell))
 
 
 def test_a_tokenizer_that_writes_such_a_map_meanwhile():
@@ -237,15 +189,13 @@ def test_a_tokenizer_that_writes_such_a_map_meanwhile():
 
     def spell(token):
         if token == 3:
-            answer([[[1, 2]], [[-1.0, -2.0]], [1]]).model_dump_json()
+            answer([[[1, 2]], [[-1.0, -2.0]], [1]]).json(STYLE)
         return f"t{token}", ""
 
     def answer(top):
-        return COMPLETION_ANSWER(
-            logprobs=completion_logprobs(top, 9, texts, models.CompletionLogprobs, pytest.fail)
-        )
+        return CompletionScores.of(top, 9, texts)
 
     texts = Texts(spell)
-    text = answer([[[1, 2, 3, 9]] * 64, [[-1.5, -2.5, -3.5, -4.5]] * 64, [1] * 64]).model_dump_json()
-    for shown in json.loads(text)["logprobs"]["top_logprobs"]:
+    text = answer([[[1, 2, 3, 9]] * 64, [[-1.5, -2.5, -3.5, -4.5]] * 64, [1] * 64]).json(STYLE)
+    for shown in json.loads(text)["top_logprobs"]:
         assert shown == {"t1": -1.5, "t2": -2.5, "t3": -3.5, "t9": -4.5}

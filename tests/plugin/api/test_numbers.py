@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from fd_postproc.fastdeploy.api.chunks._chunks import PROBES, PYTHON, FloatStyle
-from fd_postproc.fastdeploy.api.chunks.model_fields import float_style
+from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from tests.lib.rows import each
 
 ADAPTER = TypeAdapter(float)

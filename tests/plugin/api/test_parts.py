@@ -115,12 +115,9 @@ def test_a_start_that_cannot_be_said_disturbs_no_client(monkeypatch):
     restore()
 
 
-@each(
-    "chunks, parts",
-    [({}, {"api detokenising": "no module"}), ({"_create_chat_logprobs": "new code"}, {}), ({}, {})],
-)
-def test_the_doctor_warns_of_what_is_left(chunks, parts, monkeypatch):
-    told = {"chat completions": {"compatible": True, "reason": "", "left": chunks}}
+@each("parts", [{"api detokenising": "no module"}, {}])
+def test_the_doctor_warns_of_what_is_left(parts, monkeypatch):
+    told = {"chat completions": {"compatible": True, "reason": ""}}
     side = Finding("info", "fastdeploy", "api", "API", "on", data={"active": True})
     tried = Finding("ok", "fastdeploy", "equal", "", "", data={"api": told, "api_left": parts})
     monkeypatch.setattr(doctor, "check_fastdeploy", lambda: [side] * 4)
@@ -128,9 +125,9 @@ def test_the_doctor_warns_of_what_is_left(chunks, parts, monkeypatch):
     found = doctor.examine(Scope(ids=frozenset([1])))
     assert [one.severity for one in found if one.code == "api-active"] == ["ok"]
     left = {one.subject: one for one in found if one.code == "part-left"}
-    assert left.keys() == parts.keys() | ({"api chunks"} if chunks else set())
+    assert left.keys() == parts.keys()
     for name, one in left.items():
         assert one.severity == "warning"
         assert one.remedy
         assert SEAMS[name].gain in one.seen
-        assert (parts.get(name) or "new code") in one.seen
+        assert parts[name] in one.seen

@@ -1,23 +1,15 @@
-"""Answers that are not streamed: the body without a dictionary for each candidate."""
+"""Answers that are not streamed: what was withheld of them goes into the body, in pieces."""
 
 import asyncio
-import copy
+import contextlib
 import json
-import math
-import pickle
 import types
 
 import pytest
 
 from fd_postproc.fastdeploy.api import responses
-from fd_postproc.fastdeploy.api.chunks._chunks import Models, Texts, chat_logprobs
-from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
-from fd_postproc.fastdeploy.api.chunks.whole_answers import Dump
 from fd_postproc.fastdeploy.gate.seams import NotPlain
 from tests.lib.rows import each
-from tests.restated.api import models
-
-STYLE = float_style()
 
 
 class JSONResponse:
@@ -39,56 +31,51 @@ class JSONResponse:
         ).encode()
 
 
-class Choice(models.BaseModel):
-    index: int
-    logprobs: models.LogProbs | None = None
-
-
-class ChatCompletionResponse(models.BaseModel):
-    id: str
-    choices: list[Choice]
-
-
-STOOD_IN = dict.fromkeys([models.LogProbEntry, models.LogProbs, Choice, ChatCompletionResponse])
-CHOICE, ANSWER = (models_of(cls, STOOD_IN, STYLE) for cls in (Choice, ChatCompletionResponse))
-
-
-def answer(score=-1.5e-07):
-    assert type(ANSWER) is Models
-    texts = Texts(lambda token: (f"é{token}", f"é{token}"))
-    top = [[[1, 2], [3]], [[score, -2.0], [-0.0]], [1, 1]]
-    logprobs = chat_logprobs(top, 5, texts, models.LogProbEntry, LOGPROBS)
-    return ANSWER(id="x", choices=[CHOICE(index=0, logprobs=logprobs)])
-
-
-CALL = """
-def call(answer):
-    return answer.model_dump()
-
-def respond(answer):
-    return JSONResponse(content=answer.model_dump())
-"""
+@contextlib.asynccontextmanager
+async def connection_manager():
+    yield
 
 
 @pytest.fixture
 def application():
     """A module that answers as FastDeploy's does."""
-    module = types.ModuleType("application")
-    module.JSONResponse = JSONResponse
-    exec(CALL, vars(module))
+    module = types.SimpleNamespace(JSONResponse=JSONResponse, connection_manager=connection_manager)
     restore = responses.install(module)
     yield module
     restore()
-    assert module.JSONResponse is JSONResponse
-    assert type(module.call(answer())) is dict
+    assert vars(module) == {"JSONResponse": JSONResponse, "connection_manager": connection_manager}
 
 
-def long_answer(score=-0.5):
-    logprobs = answer(score).choices[0].logprobs.content[:1] * 5000
-    return ANSWER(id="x", choices=[CHOICE(index=0, logprobs=LOGPROBS(content=logprobs))])
+class Answer:
+    """An answer of which two lists are withheld."""
+
+    def __init__(self, count=5000):
+        self.rows = [list(range(n, n + 30)) for n in range(count)]
+
+    def marked(self, content, mark):
+        content["a"], content["b"] = f"{mark}0", [f"{mark}1", 1]
+        return [self.pieces(), iter([b"[]"])]
+
+    def pieces(self):
+        for number, row in enumerate(self.rows):
+            yield (b"," if number else b"[") + json.dumps(row, separators=(",", ":")).encode()
+        yield b"]"
 
 
-LOGPROBS = models_of(models.LogProbs, STOOD_IN, STYLE)
+def content_of(answer=None):
+    """The content, or with `answer` what has to come of it."""
+    return {"id": "x", "a": answer and answer.rows, "b": [[] if answer else None, 1], "text": 'é"a":null'}
+
+
+def respond(application, answer, content=None):
+    """A response as FastDeploy's route makes it."""
+
+    async def route():
+        async with application.connection_manager():
+            responses.answering.get().answer = answer
+            return application.JSONResponse(content or content_of())
+
+    return asyncio.run(route())
 
 
 async def served(response):
@@ -114,15 +101,15 @@ async def served(response):
 @each("reads", [0, 1, 2])
 def test_a_long_answer_is_sent_in_pieces(application, reads):
     """The length is that of what is sent, whoever reads the body before."""
-    expected = JSONResponse(long_answer().model_dump()).body
-    response, runs = application.respond(long_answer()), []
+    expected = JSONResponse(content_of(Answer())).body
+    response, runs = respond(application, Answer()), []
 
     async def background():
         runs.append(1)
 
     response.background = background
     headers = response.raw_headers  # starlette's ``headers`` shares the list
-    assert b"0" not in dict(headers).values()
+    assert dict(headers) == {b"x": b"y"}
     for _ in range(reads):
         assert response.body == expected
         assert dict(headers)[b"content-length"] == str(len(expected)).encode()
@@ -135,56 +122,53 @@ def test_a_long_answer_is_sent_in_pieces(application, reads):
         assert runs == [1]
         assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]
         assert len(bodies) > len(expected) >> 16 > 3
-        assert turns > 2 * (len(expected) >> 16)
-
-
-def test_the_body_is_the_same_and_no_dictionary_is_made_for_it(application, monkeypatch):
-    expected = JSONResponse(answer().model_dump()).body
-    monkeypatch.setattr(Dump, "fill", None)
-    response = application.respond(answer())
-    assert response.body == expected
-    assert isinstance(response, JSONResponse)
-
-
-@each("score", [math.nan, math.inf])
-def test_what_json_refuses_is_refused_as_before(application, score):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        application.respond(answer(score))
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        asyncio.run(served(application.respond(long_answer(score))))
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        application.respond(long_answer(score)).body  # noqa: B018
+        assert turns > 5000  # one a piece
 
 
 def test_others_content_is_written_as_before(application):
     assert application.JSONResponse({"a": 1}).body == b'{"a":1}'
+    assert respond(application, None, {"a": 1}).body == b'{"a":1}'
     with pytest.raises(TypeError):
         application.JSONResponse({"a": object()})
 
 
-LOOKS = (
-    *(json.dumps, list, len, dict, repr, copy.deepcopy, lambda d: d == dict(answer().model_dump())),
-    *(lambda d: list(d.values()), lambda d: d["id"], lambda d: d.get("id"), lambda d: dict(copy.copy(d))),
-    *(lambda d: "choices" in d, lambda d: "" in d, lambda d: {**d}, lambda d: d | {"a": 1}),
-    *(lambda d: pickle.loads(pickle.dumps(d)), lambda d: (d.update(a=1), sorted(d))),
-    *(lambda d: (d.__setitem__("id", "y"), d["id"], len(d)), lambda d: (d.pop("id"), len(d))),
-)
+def test_only_a_task_of_the_routes_has_a_place(application):
+    async def asked():
+        async with application.connection_manager():
+            inside = responses.answering.get()
+            beside = asyncio.create_task(elsewhere())
+        return inside, await beside, responses.answering.get()
+
+    async def elsewhere():
+        async with application.connection_manager():
+            return responses.answering.get()
+
+    first, second, outside = asyncio.run(asked())
+    assert first is not second
+    assert outside is None
 
 
-@each("look", LOOKS)
-def test_whoever_looks_into_the_dump_finds_a_dictionary(application, look):
-    dump = application.call(answer())
-    assert type(dump) is type(answer().model_dump()) is Dump  # whoever asks
-    assert isinstance(dump, dict)
-    plain = dict(answer().model_dump())
-    assert look(dump) == look(plain)
+def test_an_answer_belongs_to_one_response(application):
+    async def route():
+        async with application.connection_manager():
+            responses.answering.get().answer = Answer(1)
+            return [application.JSONResponse(content_of()).body for _ in range(2)]
+
+    first, second = asyncio.run(route())
+    assert json.loads(first)["a"] == Answer(1).rows
+    assert json.loads(second) == content_of()
 
 
-def test_a_dump_that_was_changed_is_written_as_it_is(application):
-    dump = application.call(answer())
-    dump["id"] = "changed"
-    assert b'"changed"' in application.JSONResponse(dump).body
-    assert answer().model_dump(include={"id"}) == {"id": "x"}  # a plain one
+def test_an_error_of_the_route_is_the_routes(application):
+    async def route():
+        async with application.connection_manager():
+            responses.answering.get().answer = Answer()
+            raise KeyError("planted")
+
+    for _ in range(4):
+        with pytest.raises(KeyError):
+            asyncio.run(route())
+    assert json.loads(respond(application, Answer(1)).body)["a"] == Answer(1).rows
 
 
 def test_another_response_class_is_left_alone():
@@ -193,46 +177,23 @@ def test_another_response_class_is_left_alone():
             return json.dumps(content).encode()
 
     with pytest.raises(NotPlain, match="another way"):
-        responses.install(types.SimpleNamespace(JSONResponse=Other))
+        responses.install(types.SimpleNamespace(JSONResponse=Other, connection_manager=connection_manager))
 
 
 def test_a_body_that_is_set_is_sent(application):
-    response = application.respond(long_answer())
+    response = respond(application, Answer())
     response.body = b"another"
     (start, *bodies), _ = asyncio.run(served(response))
     assert dict(start["headers"])[b"content-length"] == b"7"
     assert b"".join(event["body"] for event in bodies) == b"another"
 
 
-@pytest.mark.falls_back
-def test_a_failure_of_ours_is_written_by_the_model(application, monkeypatch):
-    """Of the pieces, at their making and before the first byte is sent; and of an answer's stand-in."""
+def test_what_json_refuses_is_refused_before_anything_is_sent(application):
+    class NotFinite(Answer):
+        def pieces(self):
+            yield b"[1"
+            raise ValueError("Out of range float values are not JSON compliant")
 
-    class Failing:
-        whole = None
-
-        def settle(self):
-            raise KeyError("in a test")
-
-        __iter__ = settle
-
-    class Answer:
-        def __init__(self, real, pieces):
-            self.real, self.pieces = real, pieces
-
-        def __getattr__(self, name):
-            return getattr(self.real, name)
-
-        def response_pieces(self):
-            return self.pieces or {}["pieces"]
-
-    expected = JSONResponse(long_answer().model_dump()).body
-    for pieces in (Failing(), None):
-        for reads in (False, True):
-            dump = application.call(long_answer())
-            dump.answer = Answer(dump.answer, pieces)
-            response = application.JSONResponse(dump)
-            assert not reads or response.body == expected
-            (start, *bodies), _ = asyncio.run(served(response))
-            assert b"".join(event["body"] for event in bodies) == expected
-            assert dict(start["headers"])[b"content-length"] == str(len(expected)).encode()
+    for read in (lambda response: response.body, lambda response: asyncio.run(served(response))):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            read(respond(application, NotFinite()))

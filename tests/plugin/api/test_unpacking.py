@@ -20,7 +20,7 @@ from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 from tests.lib.search import examples
 
-from .test_logprobs import chat, columns, completion, tops
+from .test_logprobs import STYLE, chat, columns, completion, tops
 
 leaves = st.one_of(
     st.none(),
@@ -183,7 +183,7 @@ def built(rows, most, texts):
     for build in (lambda: chat(rows, most, texts), lambda: completion(rows, most)):
         try:
             made = build()
-            told.append(made and made.model_dump_json(exclude_unset=True))
+            told.append(made and made.json(STYLE))
         except Unknown as error:
             told.append(f"left: {error}")
     return told
@@ -226,7 +226,7 @@ def test_what_changed_after_it_was_looked_at_is_what_is_written():
     made = lazily(ROWS)
     made[1][0][0] = -9.5
     made[0][0][0] = made[0][0][1] = made[0][1][0] = made[0][1][1] = 0
-    assert '"logprob":-9.5' in chat(made, 5).model_dump_json(exclude_unset=True)
+    assert '"logprob":-9.5' in chat(made, 5).json(STYLE)
 
 
 def test_nothing_is_there_for_the_collector():

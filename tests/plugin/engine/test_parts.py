@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from fd_postproc.fastdeploy.engine.processor.recording import Recording
 
 from fd_postproc.fastdeploy.engine.lifecycle import Lifecycle
 from fd_postproc.fastdeploy.engine.processor import loop as loops
@@ -14,7 +15,6 @@ from fd_postproc.fastdeploy.engine.processor.draft_gauges import DraftGauges
 from fd_postproc.fastdeploy.engine.processor.journal import Journal
 from fd_postproc.fastdeploy.engine.processor.loop import Loop
 from fd_postproc.fastdeploy.engine.processor.pairing import Pairing
-from fd_postproc.fastdeploy.engine.processor.recording import Recording
 from fd_postproc.fastdeploy.engine.processor.source import Trouble
 from fd_postproc.fastdeploy.engine.processor.tracing import Tracing
 from fd_postproc.fastdeploy.engine.processor.transfers import Transfers

@@ -1,7 +1,8 @@
-"""What FastDeploy's stream generators keep of a choice."""
+"""What FastDeploy's generators keep of a choice."""
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -25,7 +26,7 @@ class Seen:
         """Count a result's tokens."""
         self.tokens += len(outputs["token_ids"])
         self.reasoning += outputs.get("reasoning_token_num", 0)
-        self.has_called |= outputs["tool_calls"] is not None
+        self.has_called |= outputs.get("tool_calls") is not None
 
     def reason(self, result: dict[str, Any], most: int | None) -> str:
         """Why the choice has ended."""
@@ -33,6 +34,46 @@ class Seen:
         if "Aborted" in said:
             return "abort"
         return "length" if self.tokens == most else "tool_calls" if self.has_called else "stop"
+
+
+class Whole(Seen):
+    """A choice of an answer that is not streamed, and what it will show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[Any] = []
+        self.drafts: list[Any] = []
+        self.masks: list[Any] = []
+        self.prompt: Any = []
+        self.rows: tuple[list[list[Any]], ...] = ([[], [], []], [[], [], []])
+        self.last: dict[str, Any] = {}
+
+    @staticmethod
+    def shows(request: Any) -> bool:
+        """Whether a request shows the draft's log-probabilities, too."""
+        return bool(getattr(request, "include_draft_logprobs", False))
+
+    def keep(self, outputs: dict[str, Any], request: Any) -> None:
+        """Add a result's rows to the others, as completions do."""
+        for key, rows in zip(("top_logprobs", "draft_top_logprobs"), self.rows, strict=True):
+            if not outputs.get("top_logprobs") or (rows is self.rows[1] and not self.shows(request)):
+                break
+            for into, more in zip(rows, outputs.get(key) or (), strict=False):
+                into.extend(more)
+
+    def mask(self, mask: Any) -> None:
+        """Add a sampling mask, of one token or of several."""
+        if mask is not None:
+            self.masks += mask if mask and isinstance(mask[0], list) else [mask]
+
+
+def encoded(experts: Any) -> str | None:
+    """Routed experts as an answer shows them."""
+    if experts is None:
+        return None
+    import numpy as np
+
+    return base64.b64encode(np.array(experts).tobytes()).decode()
 
 
 def index_of(result: dict[str, Any]) -> int:

@@ -3,17 +3,16 @@
 """The JSON of an API server's chunks, written in C, and what comes before it.
 
 Each file that is included here has one idea: numbers as serialisers print them, the buffer that is written
-into, what every stand-in can do, a text that grows, texts of token ids made once, results out of msgpack,
-maps with known keys, arrays, answers in pieces, log-probabilities of chat, of completion and of the prompt,
-stand-ins for models of pydantic, chunks by a template, new text out of new token ids, and the wait for a
-result.
+into, a text that grows, texts of token ids made once, results out of msgpack, maps with known keys, arrays,
+answers in pieces, log-probabilities of chat, of completion and of the prompt, chunks by a template, plain
+results, and new text out of new token ids.
 """
 cimport cython
 from cpython.dict cimport PyDict_SetItem
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
-from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
 from libc.math cimport isfinite
@@ -46,7 +45,6 @@ cdef extern from "fd_postproc/headers/json.h":
 
 include "_numbers.pxi"
 include "_writer.pxi"
-include "_stand_in.pxi"
 include "_growing_text.pxi"
 include "_token_table.pxi"
 include "_packed.pxi"
@@ -57,8 +55,7 @@ include "_scored_rows.pxi"
 include "_chat_logprobs.pxi"
 include "_completion_logprobs.pxi"
 include "_prompt_logprobs.pxi"
-include "_models.pxi"
 include "_template.pxi"
+include "_plain_results.pxi"
 include "_byte_decoder.pxi"
 include "_piece_decoder.pxi"
-include "_wait.pxi"

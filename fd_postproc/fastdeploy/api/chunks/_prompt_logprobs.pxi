@@ -1,28 +1,17 @@
 # Log-probabilities of a prompt: a map of token ids for each of its tokens, written from the arrays.
 
-from collections.abc import Mapping as _Mapping
-
-cdef enum:
-    MANY_CELLS = 1024    # of a prompt that is written in pieces
-
 
 @cython.final
-@cython.no_gc
-cdef class PromptLogprobs(Packed):
-    """The sequence that FastDeploy makes as a list: None, then a map for each token.
-
-    Its items are read-only maps that refer to the packed numbers.  An answer's stand-in writes the numbers,
-    also where FastDeploy has put the items into a list.
-    """
+cdef class PromptScores(Part):
+    """What ``_build_prompt_logprobs`` makes of a result, as JSON: None, then a map for each token."""
 
     cdef tuple arrays              # NumPy's: ids, scores and ranks
-    cdef list lists
     cdef const int64_t *all_ids
     cdef const double *all_scores
     cdef const int64_t *ranks
     cdef Texts texts               # None: no texts are wanted
-    cdef object stock, clamper     # FastDeploy's own functions; the second one is None before it is called
-    cdef Py_ssize_t length, width, most
+    cdef Py_ssize_t width, most
+    cdef Py_ssize_t column         # where the next row goes on
     # The row that is loaded.
     cdef Py_ssize_t loaded
     cdef const int64_t *ids
@@ -36,24 +25,79 @@ cdef class PromptLogprobs(Packed):
         PyMem_Free(self.table)
 
     @staticmethod
-    cdef PromptLogprobs of(tensors, Py_ssize_t most, Texts texts, stock):
-        """Those of a result; Unknown for what FastDeploy has to see itself."""
-        cdef PromptLogprobs prompt = PromptLogprobs.__new__(PromptLogprobs)
-        prompt.texts, prompt.stock, prompt.most = texts, stock, most
+    def of(tensors, columns, Texts texts):
+        """Those of a result.
+
+        Parameters
+        ----------
+        tensors : list
+            Token ids, log-probabilities and ranks as they came in a message.
+        columns : int
+            Alternatives to be shown.
+        texts : Texts or None
+            Of tokens as they are shown here; None: none are wanted.
+
+        Raises
+        ------
+        Unknown, Exception
+            For what FastDeploy has to do itself, and whatever the tokenizer raises: likewise.
+        """
+        cdef PromptScores prompt = PromptScores.__new__(PromptScores)
+        if not PyLong_CheckExact(columns) or columns < 0:
+            raise Unknown("the number of a prompt's log-probabilities is no integer")
+        prompt.texts, prompt.most = texts, min(columns, 1 << 40) + 1
         if not PyList_CheckExact(tensors) or PyList_GET_SIZE(tensors) != 3:
             raise Unknown("a prompt's log-probabilities are no arrays")
         ids, scores, ranks = prompt.arrays = tuple(tensors)
         prompt.all_ids = <const int64_t *>_numbers_of(ids, 2, "i")
         prompt.all_scores = <const double *>_numbers_of(scores, 2, "f")
         prompt.ranks = <const int64_t *>_numbers_of(ranks, 1, "i")
-        prompt.length, prompt.width = ids.shape
+        length, prompt.width = ids.shape
         if scores.shape != ids.shape or ranks.shape != ids.shape[:1]:
             raise Unknown("a prompt's log-probabilities have several lengths")
-        if prompt.length == 0 or prompt.width == 0:
+        if length == 0 or prompt.width == 0:
             raise Unknown("a prompt's log-probabilities are empty")
+        prompt.count = length + 1
         prompt.allocate()
         prompt.ask_extremes()
         return prompt
+
+    def json(self, FloatStyle style not None):
+        """The JSON as a stream's chunk shows it."""
+        cdef _Writer writer = _Writer.begin(style)
+        try:
+            self.next = self.column = 0
+            self.write_some(writer, <size_t>-1, <Py_ssize_t>1 << 62)
+            return writer.text()
+        finally:
+            writer.end()
+
+    def pieces(self):
+        """The JSON as that of an answer that is not streamed, in pieces: Python's."""
+        self.next = self.column = 0
+        return Pieces.of(b"", [(0, self)])
+
+    cdef bytes piece(self, _Writer writer):
+        if self.next > self.count:
+            return None
+        self.write_some(writer, PIECE, NEW_TEXTS)
+        return writer.out.data[:writer.out.used]
+
+    cdef int write_some(self, _Writer writer, size_t most, Py_ssize_t new_texts) except -1:
+        """Write on until there are so many bytes, or so many texts were made."""
+        if self.next == 0:
+            writer.literal(b"[null", 5)
+            self.next = 1
+        while self.next < self.count and writer.out.used < most and new_texts > 0:
+            if self.column == 0:
+                writer.literal(b",", 1)
+            self.column = self.write_cells(writer, self.next - 1, self.column, &new_texts, most)
+            if self.column == 0:
+                self.next += 1
+        if self.next == self.count:
+            self.next += 1
+            return writer.literal(b"]", 1)
+        return 0
 
     cdef int allocate(self) except -1:
         self.bits = 1
@@ -73,7 +117,7 @@ cdef class PromptLogprobs(Packed):
         if self.texts is None:
             return 0
         with nogil:
-            for i in range(self.length * self.width):
+            for i in range((self.count - 1) * self.width):
                 least, greatest = min(least, self.all_ids[i]), max(greatest, self.all_ids[i])
         self.texts.numbered(least)
         self.texts.numbered(greatest)
@@ -119,14 +163,12 @@ cdef class PromptLogprobs(Packed):
             if place < 0:
                 continue
             score = self.scores[place]
-            if self.clamper is not None and not isfinite(score) and score < 0:
+            if not isfinite(score) and score < 0:  # as FastDeploy's clamp_prompt_logprobs
                 score = -9999.0
-            if writer.python and not isfinite(score):
-                raise Unknown("a log-probability is not finite")
             failed |= fdj_put(out, b',"', 2) if i else fdj_put(out, b'"', 1)
             failed |= fdj_integer(out, self.ids[i])
             failed |= fdj_put(out, b'":{"logprob":', 13)
-            failed |= fdj_double(out, score, &writer.style)
+            writer.double(score)
             failed |= fdj_put(out, b',"rank":', 8)
             failed |= fdj_integer(out, place if place else self.ranks[row])
             failed |= fdj_put(out, b',"decoded_token":', 17)
@@ -142,65 +184,6 @@ cdef class PromptLogprobs(Packed):
             raise MemoryError
         return 0
 
-    cdef object unpacked(self):
-        if self.lists is None:
-            self.lists = self.stock()
-            if self.clamper is not None:
-                self.lists = self.clamper(self.lists)
-        return self.lists
-
-    def clamp(self, stock):
-        """Have minus infinity shown as FastDeploy's function does, which is called if the list is there."""
-        if self.lists is not None:
-            stock(self.lists)
-        self.clamper = stock
-
-    def __len__(self):
-        return self.length + 1
-
-    def __iter__(self):
-        return iter(self[:])
-
-    def __getitem__(self, place):
-        places = range(self.length + 1)[place]
-        return [self.item(i) for i in places] if isinstance(place, slice) else self.item(places)
-
-    cdef object item(self, Py_ssize_t i):
-        cdef PromptRow row
-        if i == 0:
-            return None
-        row = PromptRow.__new__(PromptRow)
-        row.source, row.row = self, i - 1
-        return row
-
-
-@cython.final
-@cython.no_gc
-cdef class PromptRow(Packed):
-    """The read-only map of a prompt's token: token ids, with what FastDeploy's own map has for each."""
-
-    cdef PromptLogprobs source
-    cdef Py_ssize_t row
-
-    cdef object unpacked(self):
-        return self.source.unpacked()[self.row + 1]
-
-    def get(self, token, default=None):
-        return self.unpacked().get(token, default)
-
-    def keys(self):
-        return self.unpacked().keys()
-
-    def values(self):
-        return self.unpacked().values()
-
-    def items(self):
-        return self.unpacked().items()
-
-
-_Sequence.register(PromptLogprobs)
-_Mapping.register(PromptRow)
-
 
 cdef const unsigned char *_numbers_of(array, int dimensions, str kind) except NULL:
     """Where the numbers of NumPy's array are; Unknown for one that did not come from a message."""
@@ -208,85 +191,3 @@ cdef const unsigned char *_numbers_of(array, int dimensions, str kind) except NU
             or array.dtype.kind != kind or array.itemsize != 8 or not array.flags.c_contiguous):
         raise Unknown("a prompt's log-probabilities are no arrays")
     return <const unsigned char *><size_t>array.ctypes.data
-
-
-cdef bint _are_prompt_rows(value):
-    """Whether a field's value is rows of prompts that can write themselves."""
-    cdef bint has_row = False
-    if not PyList_CheckExact(value):
-        return False
-    for item in <list>value:
-        if type(item) is PromptRow and (<PromptRow>item).source.lists is None:
-            has_row = True
-        elif item is not None:
-            return False
-    return has_row
-
-
-cdef int _write_prompts(_Writer writer, list rows) except -1:
-    cdef Py_ssize_t cells = 0
-    for row in rows:
-        if row is not None:
-            cells += min((<PromptRow>row).source.width, (<PromptRow>row).source.most)
-    part = _PromptRows.of(rows)
-    if writer.parts is not None and (PyList_GET_SIZE(rows) >= MANY or cells >= MANY_CELLS):
-        return writer.leave(part)
-    return part.write_some(writer, <size_t>-1, <Py_ssize_t>1 << 62)
-
-
-@cython.final
-cdef class _PromptRows(Part):
-    cdef list rows
-    cdef Py_ssize_t column    # where the next of them goes on
-
-    @staticmethod
-    cdef _PromptRows of(list rows):
-        cdef _PromptRows part = _PromptRows.__new__(_PromptRows)
-        part.rows, part.count, part.size = rows, PyList_GET_SIZE(rows), -1
-        return part
-
-    cdef bytes piece(self, _Writer writer):
-        if self.next > self.count:
-            return None
-        writer.out.used = 0
-        self.write_some(writer, PIECE, NEW_TEXTS)
-        return writer.out.data[:writer.out.used]
-
-    cdef int write_some(self, _Writer writer, size_t most, Py_ssize_t new_texts) except -1:
-        """Write on until there are so many bytes, or so many texts were made."""
-        cdef PromptRow row
-        if self.next == self.column == 0:
-            writer.literal(b"[", 1)
-        while self.next < self.count and writer.out.used < most and new_texts > 0:
-            if self.next and self.column == 0:
-                writer.literal(b",", 1)
-            if self.rows[self.next] is None:
-                writer.literal(b"null", 4)
-            else:
-                row = self.rows[self.next]
-                self.column = row.source.write_cells(writer, row.row, self.column, &new_texts, most)
-            if self.column == 0:
-                self.next += 1
-        if self.next == self.count:
-            self.next += 1
-            return writer.literal(b"]", 1)
-        return 0
-
-
-def prompt_logprobs(tensors, columns, texts, stock):
-    """What ``_build_prompt_logprobs`` returns, without the lists and maps; it raises as `chat_logprobs`.
-
-    Parameters
-    ----------
-    tensors : list
-        Token ids, log-probabilities and ranks as they came in a message.
-    columns : int
-        Alternatives to be shown.
-    texts : Texts or None
-        Of tokens as they are shown here; None: none are wanted.
-    stock : function
-        FastDeploy's own call, for a caller that reads the list.
-    """
-    if not PyLong_CheckExact(columns) or columns < 0:
-        raise Unknown("the number of a prompt's log-probabilities is no integer")
-    return PromptLogprobs.of(tensors, min(columns, 1 << 40) + 1, texts, stock)

@@ -13,14 +13,13 @@ cdef int _write_value(_Writer writer, value) except -1:
         return writer.literal(b"null", 4)
     if PyList_CheckExact(value):
         return writer.integers(value)
-    if isinstance(value, StandIn):
-        return (<StandIn>value).write(writer)
-    if hasattr(value, "model_dump_json"):
-        return _write_model(writer, value)
+    if isinstance(value, Scores):
+        return (<Scores>value).write(writer)
     raise Unknown(f"a chunk has a value of the type {type(value).__name__}")
 
 
-cdef str _json_of(value, FloatStyle style):
+cpdef str json_of(value, FloatStyle style):
+    """The JSON of a value that a chunk may have; Unknown for one of another type."""
     cdef _Writer writer = _Writer.begin(style)
     try:
         writer.unset = True
@@ -41,7 +40,7 @@ cdef class Template:
     keys : sequence of str
         Keys whose values differ from chunk to chunk.
     values : list
-        Their values in this chunk: None, str, int, float, a list of ints, or a part of an answer.
+        Their values in this chunk: None, str, int, float, a list of ints, or `Scores`.
     style : FloatStyle
         How pydantic prints floats.
 
@@ -53,45 +52,35 @@ cdef class Template:
 
     cdef list parts      # bytes: what is before each value, and after the last one
     cdef list order      # for each place, which of the values stands there
+    cdef str first       # the first key, as it is in a chunk
     cdef FloatStyle style
 
     def __init__(self, str chunk not None, keys, list values not None, FloatStyle style not None):
         self.parts, self.order, self.style = [], [], style
         found, at = [], 0
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-            text = _json_of(value, style)
+            text = json_of(value, style)
             # No text of the chunk can hold this: there its quotes would be escaped.
             found.append((chunk.index(f'"{key}":{text}') + len(key) + 3, number, len(text)))
-        for begin, number, length in sorted(found):
+        found.sort()
+        self.first = f'"{keys[found[0][1]]}":'
+        for begin, number, length in found:
             self.parts.append(chunk[at:begin].encode())
             self.order.append(number)
             at = begin + length
         self.parts.append(chunk[at:].encode())
 
-    def given(self, list values not None):
-        """The template of chunks that have the first keys' values in common.
+    def headed(self, str chunk not None):
+        """The template with the head of another stream's chunk: all before its first value.
 
-        Parameters
-        ----------
-        values : list
-            Those values, in the order of the keys.
-
-        Returns
-        -------
-        Template
-            Of the other keys.
+        Raises
+        ------
+        ValueError
+            If the chunk does not have the first key.
         """
         cdef Template made = Template.__new__(Template)
-        cdef Py_ssize_t i, number, count = len(values)
-        parts, order = [self.parts[0]], []
-        for i in range(len(self.order)):
-            number = self.order[i]
-            if number < count:
-                parts[-1] += _json_of(values[number], self.style).encode() + self.parts[i + 1]
-            else:
-                parts.append(self.parts[i + 1])
-                order.append(number - count)
-        made.parts, made.order, made.style = parts, order, self.style
+        made.parts, made.order, made.style, made.first = self.parts.copy(), self.order, self.style, self.first
+        made.parts[0] = chunk[:chunk.index(self.first) + len(self.first)].encode()
         return made
 
     def text(self, list values not None):
@@ -104,7 +93,6 @@ cdef class Template:
         UnicodeEncodeError
             For a text with a lone surrogate.
         """
-        global _written
         cdef _Writer writer = _Writer.begin(self.style)
         cdef Py_ssize_t i, places = PyList_GET_SIZE(self.order)
         try:
@@ -116,5 +104,4 @@ cdef class Template:
             text = writer.text()
         finally:
             writer.end()
-        _written += 1
         return text

@@ -5,6 +5,11 @@ class Unknown(Exception):
     """Raised for a value that is not supported here; the full model then writes it."""
 
 
+def note_unwritten(error):
+    """Note why an answer was not written here: Unknown, or a text with a lone surrogate."""
+    note(str(error) if isinstance(error, Unknown) else "a text is no Unicode")
+
+
 cdef list _idle = []  # writers whose buffers wait for the next answer
 
 
@@ -21,8 +26,7 @@ cdef class _Writer:
     cdef FloatStyle floats
     cdef bint unset     # fields that were not set are left out
     cdef bint python    # as Python's json writes it, which refuses NaN and infinities
-    cdef list parts     # long lists and texts that are left for later, each with its place; None: none is
-    cdef list texts     # likewise long texts, which `text` puts there; None: none is
+    cdef list parts     # long lists that are left for later, each with its place; None: none is
 
     @staticmethod
     cdef _Writer begin(FloatStyle style):
@@ -31,11 +35,11 @@ cdef class _Writer:
         writer.style = style.style
         writer.out.used = 0
         writer.unset = writer.python = False
-        writer.parts = writer.texts = None
+        writer.parts = None
         return writer
 
     cdef int end(self) except -1:
-        self.floats = self.parts = self.texts = None
+        self.floats = self.parts = None
         if self.out.room > 1 << 20:  # a full answer's
             free(self.out.data)
             memset(&self.out, 0, sizeof(fdj_buffer))
@@ -47,15 +51,7 @@ cdef class _Writer:
         free(self.out.data)
 
     cdef str text(self):
-        cdef Py_ssize_t begin = 0
-        if not self.texts:
-            return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
-        pieces = []
-        for place, text in self.texts:
-            pieces += (self.out.data[begin:place].decode(), text)
-            begin = place
-        pieces.append(self.out.data[begin:self.out.used].decode())
-        return "".join(pieces)
+        return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
 
     cdef int put(self, bytes text) except -1:
         if fdj_put(&self.out, text, len(text)):
@@ -76,13 +72,6 @@ cdef class _Writer:
         """Write a str; raise UnicodeEncodeError for a lone surrogate."""
         cdef Py_ssize_t n
         cdef const char *data
-        if (self.parts is not None or self.texts is not None) and _is_long(text):
-            self.literal(b'"', 1)
-            if self.parts is not None:
-                self.leave(_LongText.of(text))
-            else:
-                self.texts.append((self.out.used, text))
-            return self.literal(b'"', 1)
         data = PyUnicode_AsUTF8AndSize(text, &n)
         if fdj_string(&self.out, data, n):
             raise MemoryError
@@ -90,7 +79,7 @@ cdef class _Writer:
 
     cdef inline int double(self, double value) except -1:
         if self.python and not isfinite(value):
-            raise Unknown("a float is not finite")
+            raise ValueError("Out of range float values are not JSON compliant")  # as Python's json
         if fdj_double(&self.out, value, &self.style):
             raise MemoryError
         return 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
+
+from ._chunks import Texts
 
 REPLACEMENT = "\ufffd"
 
@@ -46,3 +49,30 @@ def prompt_spelling(processor: Any) -> Callable[[int], tuple[str, str]]:
 
 def _in_bytes(text: str) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in text.encode("utf-8", errors="replace"))
+
+
+class TextsOf:
+    """Cache of the texts of a data processor's tokens; usually there is a single processor.
+
+    Parameters
+    ----------
+    spelling : callable
+        From a data processor to what `Texts` is made with.
+    """
+
+    def __init__(self, spelling: Callable[[Any], Callable[[int], tuple[str, str]]]) -> None:
+        self._spelling = spelling
+        self._processor: Callable[[], Any] = lambda: None
+        self._texts: Texts | None = None
+
+    def __call__(self, handler: Any) -> Texts:
+        """The texts of a handler's processor."""
+        processor = handler.engine_client.data_processor
+        if self._processor() is not processor or self._texts is None:
+            self._texts = Texts(self._spelling(processor))
+            self._processor = weakref.ref(processor)
+        return self._texts
+
+
+CHAT_TEXTS, COMPLETION_TEXTS = TextsOf(chat_spelling), TextsOf(completion_spelling)
+PROMPT_TEXTS = TextsOf(prompt_spelling)

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from fastdeploy._shapes import made
+from tests.restated.api.models import Logprob  # noqa: F401
 
 
 class _LogprobsLists:

@@ -28,6 +28,10 @@ from tests.restated.api.models import (  # noqa: F401  what answers are made of
 AnyResponseFormat = Any
 
 
+class ErrorResponse(BaseModel):
+    error: str
+
+
 class StreamOptions(BaseModel):
     include_usage: bool = True
     continuous_usage_stats: bool = False
@@ -43,6 +47,7 @@ class _Request(BaseModel):
     max_streaming_response_tokens: int | None = None
     return_token_ids: bool = False
     collect_metrics: bool = False
+    prompt_logprobs: int | None = None
 
 
 class ChatCompletionRequest(_Request):

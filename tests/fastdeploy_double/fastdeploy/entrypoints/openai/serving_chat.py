@@ -10,13 +10,14 @@ from fastdeploy.entrypoints.openai.protocol import (  # noqa: F401
     ChatMessage,
     CompletionTokenUsageInfo,
     DeltaMessage,
+    ErrorResponse,
     LogProbEntry,
     LogProbs,
     PromptTokenUsageInfo,
     UsageInfo,
 )
 from fastdeploy.entrypoints.openai.response_processors import ChatResponseProcessor
-from tests.restated.api.counting import Seen, event, failed, index_of
+from tests.restated.api.counting import Seen, Whole, encoded, event, failed, index_of
 from tests.restated.api.logprobs import steps_of
 
 
@@ -128,3 +129,82 @@ class OpenAIServingChat:
             await client.connection_manager.cleanup_request(request_id)
             client.semaphore.release()
             yield "data: [DONE]\n\n"
+
+    async def chat_completion_full_generator(
+        self, request, request_id, model_name, prompt_token_ids, prompt_tokens, max_tokens
+    ):
+        client, left = self.engine_client, request.n or 1
+        seen, choices, experts = [Whole() for _ in range(left)], [], None
+
+        def columns(asked):
+            return client.ori_vocab_size if asked == -1 else asked
+
+        try:
+            _, queue = await client.connection_manager.get_connection(request_id, left)
+            processor = ChatResponseProcessor(client.data_processor)
+            while left:
+                if client.check_model_weight_status():
+                    return ErrorResponse(error="the weights are cleared")
+                group = await asyncio.wait_for(queue.get(), timeout=10)
+                async for result in processor.process_response_chat(
+                    group, False, request.include_stop_str_in_output, request
+                ):
+                    one, outputs = seen[index_of(result)], result["outputs"]
+                    if result.get("error_code", 200) != 200:
+                        raise ValueError(result["error_msg"])
+                    one.add(outputs)
+                    for name, values in (("top_logprobs", one.entries), ("draft_top_logprobs", one.drafts)):
+                        if outputs["top_logprobs"] is None or (
+                            values is one.drafts and not one.shows(request)
+                        ):
+                            break
+                        made = self._create_chat_logprobs(
+                            outputs[name],
+                            request.logprobs,
+                            columns(request.top_logprobs),
+                            request.include_logprobs_decode_token,
+                        )
+                        values.extend(made.content if made else [])
+                    if request.prompt_logprobs is not None and result.get("prompt_logprobs") is not None:
+                        one.prompt.extend(
+                            steps_of(client.data_processor).prompt(
+                                [
+                                    one if type(one) is list else one.tolist()
+                                    for one in result["prompt_logprobs"]
+                                ],
+                                columns(request.prompt_logprobs),
+                                request.include_logprobs_decode_token,
+                            )
+                        )
+                    one.mask(outputs.get("sampling_mask"))
+                    if result["finished"]:
+                        left -= 1
+                        experts = encoded(result.get("routing_data")) or experts
+                        message = ChatMessage(
+                            role="assistant",
+                            content=outputs["text"],
+                            reasoning_content=outputs.get("reasoning_content"),
+                        )
+                        choices.append(
+                            ChatCompletionResponseChoice(
+                                index=index_of(result),
+                                message=message,
+                                logprobs=LogProbs(content=one.entries) if one.entries else None,
+                                draft_logprobs=LogProbs(content=one.drafts) if one.drafts else None,
+                                prompt_logprobs=one.prompt or None,
+                                sampling_mask=one.masks or None,
+                                finish_reason=one.reason(result, max_tokens),
+                            )
+                        )
+        finally:
+            await client.connection_manager.cleanup_request(request_id)
+            client.semaphore.release()
+        tokens = sum(one.tokens for one in seen)
+        return ChatCompletionResponse(
+            id=request_id,
+            created=1_763_740_800,
+            model=model_name,
+            choices=sorted(choices, key=lambda one: one.index),
+            usage=UsageInfo(prompt_tokens=2, completion_tokens=tokens, total_tokens=2 + tokens),
+            routed_experts=experts,
+        )

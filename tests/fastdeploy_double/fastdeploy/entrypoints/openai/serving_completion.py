@@ -12,7 +12,7 @@ from fastdeploy.entrypoints.openai.protocol import (  # noqa: F401
     PromptTokenUsageInfo,
     UsageInfo,
 )
-from tests.restated.api.counting import Seen, event, failed, index_of
+from tests.restated.api.counting import Seen, Whole, encoded, event, failed, index_of
 from tests.restated.api.logprobs import steps_of
 
 
@@ -111,3 +111,73 @@ class OpenAIServingCompletion:
             await client.connection_manager.cleanup_request(request_id)
             client.semaphore.release()
             yield "data: [DONE]\n\n"
+
+    async def completion_full_generator(
+        self,
+        request,
+        num_choices,
+        request_id,
+        created_time,
+        model_name,
+        prompt_batched_token_ids,
+        prompt_tokens_list,
+        max_tokens_list,
+    ):
+        client, left, seen = self.engine_client, num_choices, [Whole() for _ in range(num_choices)]
+
+        def columns(asked):
+            return client.ori_vocab_size if asked == -1 else asked
+
+        try:
+            _, queue = await client.connection_manager.get_connection(request_id, left)
+            while left:
+                group = await asyncio.wait_for(queue.get(), timeout=10)
+                for result in group:
+                    one, outputs = seen[index_of(result)], result["outputs"]
+                    if result.get("error_code", 200) != 200:
+                        raise ValueError(result["error_msg"])
+                    one.keep(outputs, request)
+                    if result.get("prompt_logprobs"):
+                        one.prompt = result["prompt_logprobs"]
+                    await self._call_process_response_dict(result, request, False)
+                    one.add(outputs)
+                    if result["finished"]:
+                        one.last = result
+                        left -= 1
+                        break
+            choices = []
+            for index, one in enumerate(seen):
+                prompt = None
+                if request.prompt_logprobs is not None and one.prompt:
+                    prompt = steps_of(client.data_processor).prompt(
+                        [one if type(one) is list else one.tolist() for one in one.prompt],
+                        columns(request.prompt_logprobs),
+                        request.include_logprobs_decode_token,
+                    )
+                made = [
+                    self._create_completion_logprobs(rows, columns(request.logprobs), 0) for rows in one.rows
+                ]
+                choices.append(
+                    CompletionResponseChoice(
+                        index=index,
+                        text=one.last["outputs"]["text"],
+                        logprobs=made[0],
+                        draft_logprobs=made[1],
+                        prompt_logprobs=prompt,
+                        finish_reason=one.reason(one.last, max_tokens_list[0]),
+                    )
+                )
+            tokens = sum(one.tokens for one in seen)
+            return CompletionResponse(
+                id=request_id,
+                created=created_time,
+                model=model_name,
+                choices=choices,
+                usage=UsageInfo(prompt_tokens=2, completion_tokens=tokens, total_tokens=2 + tokens),
+                routed_experts=encoded(seen[-1].last.get("routing_data")),
+            )
+        except Exception:
+            return None
+        finally:
+            client.semaphore.release()
+            await client.connection_manager.cleanup_request(request_id)
