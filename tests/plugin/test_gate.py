@@ -698,7 +698,7 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     assert "called from now on" in text  # `Handover` looks at it at each step
     assert not mine(watch.look_now())
     assert said == {("known", "side", ENGINE, False), ("fast_path", "path", "delivery", False)}
-    change = gate.Unknown("TokenProcessor.postprocess", "x.py", 3, "wrapped by traced")
+    change = judgements.NewCode("TokenProcessor.postprocess", "x.py", 3, "wrapped by traced")
     monkeypatch.setattr(gate, "changes", lambda side: {"token processor": [change]})
     said.clear()
     assert len(watch.look_now()) == 1
