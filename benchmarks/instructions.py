@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fd_postproc import ops
-from fd_postproc._core import FlightRing, Receiver, Sender, Step, decode, encode
+from fd_postproc._core import Attendance, FlightRing, Receiver, Sender, Step, decode, encode
 from fd_postproc.fastdeploy.engine.results._results import Stages
 from fd_postproc.queues import locate
 from fd_postproc.support.subprocess_json import python_command
@@ -119,7 +119,7 @@ def _queued(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
     channel, step = case.channel, case.step()
     os.environ["FD_POSTPROC_DIALECT"] = dialect = "compact" if channel == "spec_topk" else "packed"
     receiver, counting = (Receiver(channel, key=locate(channel)) for _ in range(2))
-    counting._follows_sender, counting._ring = True, FlightRing(bytearray(1 << 20))
+    counting._attendance = Attendance(FlightRing(bytearray(1 << 20)))
     sender = Sender(channel, key=locate(channel), dialect=dialect)
     drain = _floor.Drain(receiver.msqid, 1 << 20)
     tensors = tensors_of(channel)
