@@ -330,7 +330,6 @@ _ROWS = (
             *("ChatMessage", "ChatCompletionResponseChoice", "ChatCompletionResponse"),
             *("CompletionResponseStreamChoice", "CompletionStreamResponse"),
             *("CompletionResponseChoice", "CompletionResponse"),
-            "asyncio",
             "OpenAIServingChat._create_chat_logprobs",
             "OpenAIServingCompletion._create_completion_logprobs",
         ),
@@ -353,6 +352,7 @@ _ROWS = (
         (
             "OpenAIServingChat.chat_completion_stream_generator",
             "OpenAIServingCompletion.completion_stream_generator",
+            "asyncio",
         ),
         "api.streams:install",
         "In each stream: the keys of results, and one chunk byte for byte against FastDeploy's.",

@@ -34,7 +34,7 @@ def test_what_takes_its_place_is_there(name, seam):
 
 def test_what_a_serving_module_may_get_is_listed():
     methods = {name for _, name in building_blocks._METHODS}
-    names = {*building_blocks.MODELS, *methods, "asyncio"}
+    names = {*building_blocks.MODELS, *methods}
     assert seams.SEAMS["api chunks"].attributes == names
     assert seams.SEAMS["save ops"].attributes == {*SAVE_OPS}
 

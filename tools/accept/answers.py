@@ -236,7 +236,7 @@ class LaneSide(Side):
             (streams.Judged, "why_not", lambda judged, processor: None),
             (_Connections, "dealer", None),
             (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
-            streams.replacement(module),
+            *streams.ours_in(module),
         ]
 
 

@@ -81,6 +81,10 @@ class Inbox:
             self.results.append(group)
         self._wake()
 
+    def empty(self) -> bool:
+        """Whether there are no results."""
+        return not self.results
+
     async def get(self) -> Any:
         """Wait for the next result, as a group of one; or for a group that is no list."""
         while not self.results:

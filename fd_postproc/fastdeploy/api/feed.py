@@ -7,6 +7,7 @@ generator's chunk says ``"logprobs":null``; there the JSON of ours is put in (`F
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ..fallback import Guard
@@ -15,6 +16,7 @@ from .chunks._chunks import FloatStyle, Scores, Unknown
 from .scores import ScoresOf
 from .shapes import RESULT
 from .text.parsers import Complete
+from .waits import Next, silence
 
 _KEY, _DRAFT_KEY = '"logprobs":', '"draft_logprobs":'
 """No text of a chunk can hold these: there their quotes would be escaped.  Each choice has both once."""
@@ -92,15 +94,25 @@ class Feed:
         self.choices: dict[str, Choice] = {}
         self.shows_ids, self._shows_drafts = bool(request.return_token_ids), request.include_draft_logprobs
         self.source: Any = None
+        self._is_watched = False
         self.group: Any = None
         self.joined = self.drops = 0
         self.in_hand: tuple[dict[str, Any], Choice, bool] | None = None
-        # Outputs of results whose chunk has not come, with what it shows of their log-probabilities; False:
-        # FastDeploy's own shows them.
-        self._withheld: list[tuple[dict[str, Any], Scores | bool | None, Scores | None]] = []
+        # Outputs of results whose chunk has not come, with what is put into it.
+        self._withheld: list[tuple[dict[str, Any], Scores | None, Scores | None]] = []
 
-    async def get(self) -> Any:
-        """Return the next group of results."""
+    def get(self) -> Next:
+        """The next group of results, to be awaited."""
+        return Next(self)
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have waits at the inbox end now and then."""
+        if not self._is_watched:
+            self._is_watched = True
+            silence(loop).watch(self.source)
+
+    async def taken(self) -> Any:
+        """Take the next group of results."""
         self.in_hand, group = None, self.group
         if group is None:
             group = await self.source.get()
@@ -137,7 +149,7 @@ class Feed:
         outputs = result.get("outputs") if isinstance(result, dict) else None
         if type(outputs) is not dict or not self._scores_guard.is_on:
             return
-        made: tuple[Scores | bool | None, Scores | None] = (False, None)
+        made: tuple[Scores | None, Scores | None] = (None, None)  # it shows its own, or none
         try:
             made = self.scores(outputs)
             outputs["top_logprobs"] = None  # without these it looks at no draft's
@@ -150,19 +162,21 @@ class Feed:
 
     def scores(self, outputs: dict[str, Any]) -> tuple[Scores | None, Scores | None]:
         """What a chunk shows of a result's log-probabilities, and of its draft's.  It raises as `Scores`."""
-        top, draft = outputs.get("top_logprobs"), outputs.get("draft_top_logprobs")
-        if top is None or self.scores_of is None:
+        top, scores_of = outputs.get("top_logprobs"), self.scores_of
+        if top is None or scores_of is None:
             return None, None
-        made = self.scores_of(top)
-        return made, self.scores_of(draft) if self._shows_drafts and draft is not None else None
+        draft = outputs.get("draft_top_logprobs") if self._shows_drafts else None
+        return scores_of(top), None if draft is None else scores_of(draft)
 
     def spliced(self, chunk: str) -> str:
         """A chunk of the generator's with the log-probabilities that it has not seen."""
         if not self._withheld or RESULT not in chunk:
             return chunk
-        first, *parts = chunk.split(_KEY)
         try:
-            return _KEY.join([first, *map(self._part, parts)])
+            parts = chunk.split(_KEY)
+            for number in range(1, len(parts)):
+                parts[number] = self._part(parts[number])
+            return _KEY.join(parts)
         except Exception as error:
             self._scores_guard.failed(error)
             return chunk
@@ -173,13 +187,15 @@ class Feed:
         # A result that a parser holds back has no choice, nor has one of tokens that are no text.
         while outputs.get("skipped", True) and not (self.shows_ids and "skipped" in outputs):
             outputs, top, draft = self._withheld.pop(0)
-        for scores, is_there in ((top, part.startswith("null")), (draft, f"{_DRAFT_KEY}null" in part)):
-            if isinstance(scores, Scores) and not is_there:
+        if draft is not None:
+            first, key, last = part.partition(f"{_DRAFT_KEY}null")
+            part = f"{first}{_DRAFT_KEY}{draft.json(self._style)}{last}"
+            if not key:
+                raise ValueError("a chunk has no place for a draft's log-probabilities")
+        if top is not None:
+            if not part.startswith("null"):
                 raise ValueError("a chunk has no place for log-probabilities")
-        if isinstance(draft, Scores):
-            part = part.replace(f"{_DRAFT_KEY}null", _DRAFT_KEY + draft.json(self._style), 1)
-        if not isinstance(top, Scores):
-            return part
-        part = top.json(self._style) + part[4:]
-        self._scores_guard.worked()
+            part = top.json(self._style) + part[4:]
+            if self._scores_guard.in_a_row:
+                self._scores_guard.worked()
         return part

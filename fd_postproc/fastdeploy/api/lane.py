@@ -26,33 +26,17 @@ from typing import Any
 
 from ..fallback import Guard
 from ..notes import note
-from .chunks._chunks import Template, Unknown, note_unwritten
+from .chunks._chunks import Template, Unknown, is_plain, note_unwritten
 from .connections import NoResults, registering
 from .feed import Choice, Feed
-from .shapes import RESULT, Shapes, created_in, usage_in
-from .silence import silence
+from .shapes import RESULT, Shapes, usage_in
 from .text.parsers import Complete
+from .text.views import views_of
 
 SEAM = "api lane"
 
 MOST_UNLIKE = 3
 """Chunks in a row that differ from the lane's, after which a stream stays FastDeploy's."""
-
-_RESULT = {
-    *("request_id", "prompt", "prompt_token_ids", "prompt_logprobs", "output_type", "outputs", "metrics"),
-    *("finished", "num_cached_tokens", "num_input_image_tokens", "num_input_video_tokens", "error_code"),
-    *("error_msg", "ic_req_data", "prompt_token_ids_len", "trace_carrier"),
-}
-_OUTPUTS = {
-    *("index", "send_idx", "token_ids", "decode_type", "logprob", "top_logprobs", "draft_top_logprobs"),
-    *("logprobs", "draft_token_ids", "text", "reasoning_content", "reasoning_token_num", "sampling_mask"),
-    *("completion_tokens", "skipped", "tool_calls"),
-}
-"""Keys of a result and of its outputs that the lane knows: one with another key is FastDeploy's.
-
-Metrics are read by name, by FastDeploy's generators and here; others of them reach no plain chunk.
-"""
-_NEEDED = {"top_logprobs", "draft_top_logprobs"}
 
 
 class Spliced(AsyncGenerator[str, None]):
@@ -100,10 +84,6 @@ class Lane(Spliced):
     handler : object
         The generator's ``self``.
     request : ChatCompletionRequest or CompletionRequest
-    model : str
-        The model's name in chunks.
-    complete : callable
-        Completes a result's outputs; None: FastDeploy's data processor does.
     shapes : Shapes
     guard : Guard
     """
@@ -117,29 +97,35 @@ class Lane(Spliced):
         feed: Feed,
         handler: Any,
         request: Any,
-        model: str,
-        complete: Callable[[Any], Any] | None,
         shapes: Shapes,
         guard: Guard,
     ) -> None:
         super().__init__(generator, feed)
-        self._request, self._shapes, self._guard, self._model = request, shapes, guard, model
-        self._is_cleared = handler.engine_client.check_model_weight_status
-        self._shows_ids = feed.shows_ids
-        self._complete = complete or functools.partial(
-            handler.engine_client.data_processor.process_response_dict, **self._options()
-        )
+        self._request, self._shapes, self._guard = request, shapes, guard
+        client, self._shows_ids = handler.engine_client, feed.shows_ids
+        self._is_cleared, self._processor = client.check_model_weight_status, client.data_processor
+        self._shows_usage = self._is_asked_for_usage(request)
         self._template: Template | None = None
+        self._complete: Callable[[Any], Any] | None = None
         self._unlike = 0
-        self._is_steady = self._is_watched = False
+        self._is_steady = False
 
     # ---- What the two APIs have of their own
 
-    _shows_usage = False
+    @staticmethod
+    def _is_asked_for_usage(request: Any) -> bool:
+        """Whether each chunk shows the usage so far."""
+        return False
 
     def _options(self) -> dict[str, Any]:
         """The arguments with which FastDeploy's generator calls the data processor."""
         return {"stream": True, "include_stop_str_in_output": self._request.include_stop_str_in_output}
+
+    def _completing(self) -> Callable[[Any], Any]:
+        """What completes the outputs of a plain result."""
+        views, processor = views_of(self._processor), self._processor
+        plain = None if views is None else views.plain
+        return plain or functools.partial(processor.process_response_dict, **self._options())
 
     # ---- What the response iterates
 
@@ -203,6 +189,7 @@ class Lane(Spliced):
         if choice is None:
             self._hand_over(result)
             return None
+        assert self._complete is not None
         try:
             self._complete(result)
         except Exception as error:  # as FastDeploy's generator, which gets it, would have had it
@@ -229,25 +216,7 @@ class Lane(Spliced):
             return None
         return choice
 
-    def _is_plain(self, result: dict[str, Any]) -> bool:
-        """Whether nothing is in a result but what the lane knows."""
-        outputs, metrics = result.get("outputs"), result.get("metrics")
-        return (
-            result.get("finished") is False
-            and type(outputs) is dict
-            and type(metrics) is dict
-            and result.keys() <= _RESULT
-            and _NEEDED <= outputs.keys() <= _OUTPUTS
-            and result.get("error_code", 200) == 200
-            and not result.get("error_msg")
-            and type(outputs.get("token_ids")) is list
-            and outputs["token_ids"] != []
-            and not outputs.get("decode_type")
-            and outputs.get("sampling_mask") is None
-            and type(outputs.get("reasoning_token_num", 0)) is int
-            and type(metrics.get("engine_recv_latest_token_time")) is float
-            and metrics.get("speculate_metrics") is None
-        )
+    _is_plain = staticmethod(is_plain)
 
     def _written(self, result: dict[str, Any], choice: Choice) -> str | None:
         outputs = result["outputs"]
@@ -267,10 +236,6 @@ class Lane(Spliced):
 
     def _shape(self) -> tuple[bool, bool]:
         return self._shows_ids, self._shows_usage
-
-    def _head(self, chunk: str) -> list[Any]:
-        """The values of `Shapes.HEAD` in a chunk of this stream."""
-        return [self._feed.name, created_in(chunk), self._model]
 
     def _keys(self) -> list[str]:
         """Keys whose values differ from chunk to chunk."""
@@ -336,15 +301,15 @@ class Lane(Spliced):
                 outputs, choice, metrics["first_token_time"] if is_first else arrival, is_shown=True
             )
             if self._template is None:
-                self._template = self._shapes.tried(self._shape(), self._head(chunk))
+                self._template = self._shapes.tried(self._shape(), chunk)
             if self._template is not None and self._template.text(values) == chunk:
                 self._is_steady, self._unlike = True, 0
-                if not self._is_watched:
-                    self._is_watched = True
-                    silence().watch(self._feed.source)
+                if self._complete is None:
+                    self._complete = self._completing()
+                    self._feed.watch(asyncio.get_running_loop())
                 return
             self._unlike += self._template is not None
-            self._template = self._shapes.cut(self._shape(), chunk, self._head(chunk), self._keys(), values)
+            self._template = self._shapes.cut(self._shape(), chunk, self._keys(), values)
         except (ValueError, Unknown):
             self._template, self._unlike = None, self._unlike + 1
         except Exception as error:
@@ -359,10 +324,10 @@ class ChatLane(Lane):
 
     TEXT = "content"
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        options = self._request.stream_options
-        self._shows_usage = bool(options is not None and options.continuous_usage_stats)
+    @staticmethod
+    def _is_asked_for_usage(request: Any) -> bool:
+        options = request.stream_options
+        return bool(options is not None and options.continuous_usage_stats)
 
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "request": self._request, "audio_tokens": None, "tts": False}

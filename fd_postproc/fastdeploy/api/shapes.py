@@ -14,28 +14,19 @@ RESULT = '"arrival_time":'
 class Shapes:
     """The last template of each shape of chunks."""
 
-    HEAD = ("id", "created", "model")
-    """Keys whose values are a stream's."""
-
     def __init__(self, style: FloatStyle) -> None:
         self._style = style
         self._known: dict[Any, Template] = {}
 
-    def tried(self, shape: Any, head: list[Any]) -> Template | None:
-        """The last template of a shape, with a stream's own values; None if there is none."""
+    def tried(self, shape: Any, chunk: str) -> Template | None:
+        """The last template of a shape, with the head of a stream's own chunk; None if there is none."""
         known = self._known.get(shape)
-        return None if known is None else known.given(head)
+        return None if known is None else known.headed(chunk)
 
-    def cut(self, shape: Any, chunk: str, head: list[Any], keys: list[str], values: list[Any]) -> Template:
+    def cut(self, shape: Any, chunk: str, keys: list[str], values: list[Any]) -> Template:
         """The template of a stream, out of one of its chunks."""
-        known = self._known[shape] = Template(chunk, [*self.HEAD, *keys], head + values, self._style)
-        return known.given(head)
-
-
-def created_in(chunk: str) -> int:
-    """When a chunk's answer was begun, as it says."""
-    begin = chunk.index('"created":') + 10
-    return int(chunk[begin : chunk.index(",", begin)])
+        cut = self._known[shape] = Template(chunk, keys, values, self._style)
+        return cut
 
 
 def usage_in(chunk: str) -> tuple[int, int, int]:

@@ -6,9 +6,11 @@ FastDeploy's altogether.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +24,8 @@ from .feed import Choice, Feed
 from .lane import SEAM, ChatLane, CompletionLane, Lane, Spliced
 from .shapes import Shapes
 from .text.plain_answers import METHODS, check_class
-from .text.views import STREAMED, processors_of, views_of
+from .text.views import STREAMED, processors_of
+from .waits import Asyncio
 
 LANES: dict[str, tuple[str, str, type[Lane], str]] = {
     "serving_chat": ("OpenAIServingChat", "chat_completion_stream_generator", ChatLane, "metadata"),
@@ -38,27 +41,43 @@ LANES: dict[str, tuple[str, str, type[Lane], str]] = {
 
 def install(module: Any) -> Callable[[], None]:
     """Install our streams in ``serving_chat`` or ``serving_completion``; return a function that restores."""
-    return replacements.install("api lane", replacement(module))
+    return replacements.install("api lane", *ours_in(module))
 
 
-def replacement(module: Any) -> tuple[Any, str, Any]:
-    """FastDeploy's class in a serving module, the name of its generator, and ours."""
+def ours_in(module: Any) -> list[tuple[Any, str, Any]]:
+    """What is replaced in a serving module: holder, name, and ours."""
     owner, name, _, _ = LANES[module.__name__.rpartition(".")[2]]
     cls = vars(module)[owner]
     stock, streams = vars(cls)[name], Streams(module)
-    names = tuple(inspect.signature(stock).parameters)
 
     @functools.wraps(stock)
     def stream(*arguments: Any, **options: Any) -> Any:
         generator = stock(*arguments, **options)
         try:
             if streams.guard.is_on:
-                return streams.made(generator, {**dict(zip(names, arguments, strict=False)), **options})
+                return streams.made(generator, _Given(places, arguments, options))
         except Exception as error:
             streams.guard.failed(error)
         return generator
 
-    return cls, name, stream
+    places = {name: place for place, name in enumerate(inspect.signature(stock).parameters)}
+    is_asyncio = vars(module).get("asyncio") is asyncio
+    return [(cls, name, stream), *([(module, "asyncio", Asyncio("asyncio"))] if is_asyncio else [])]
+
+
+class _Given:
+    """The arguments of a call, by name."""
+
+    __slots__ = ("_arguments", "_options", "_places")
+
+    def __init__(self, places: dict[str, int], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._places, self._arguments, self._options = places, arguments, options
+
+    def __getitem__(self, name: str) -> Any:
+        return self._options[name] if name in self._options else self._arguments[self._places[name]]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
 
 
 class Streams:
@@ -76,12 +95,12 @@ class Streams:
             raise NotPlain("pydantic prints floats in none of the ways known here")
         _, _, self._lane, self._extra = LANES[module.__name__.rpartition(".")[2]]
         self.guard, self._scores_guard = Guard(SEAM, api_log), Guard(scores.SEAM, api_log)
-        self._style, self._shapes = style, Shapes(style)
+        self._style, self._shapes, self._of_prompts = style, Shapes(style), self._extra == "suffix"
         self._judged, self._scoring = Judged(module), scores.Scoring(module)
         self._make_id = getattr(importlib.import_module("fastdeploy.utils"), "make_choice_id", "{}_{}".format)
         self._said: set[str] = set()
 
-    def made(self, generator: Any, given: dict[str, Any]) -> Any:
+    def made(self, generator: Any, given: Any) -> Any:
         """What the response iterates, in place of FastDeploy's generator.
 
         `given` are the generator's arguments by name.
@@ -96,27 +115,29 @@ class Streams:
             return generator
         processor = handler.engine_client.data_processor
         feed = Feed(name, request, scores_of, self._style, self.guard, self._scores_guard)
-        if self._is_each_sent(request) and not request.collect_metrics:
+        if self._may_be_steady(request, given):
             reason = self._judged.why_not(processor)
             if reason is None:
-                count = given.get("num_choices", request.n or 1)
-                choices = [Choice(i, self._make_id(name, i)) for i in range(count)]
-                feed.choices = {one.name: one for one in choices}
-                complete = _plain_way(processor)
-                return self._lane(
-                    generator, feed, handler, request, given["model_name"], complete, self._shapes, self.guard
-                )
+                count, make_id = given["num_choices"] if self._of_prompts else request.n or 1, self._make_id
+                for i in range(count):
+                    one = make_id(name, i)
+                    feed.choices[one] = Choice(i, one)
+                return self._lane(generator, feed, handler, request, self._shapes, self.guard)
             self._say(SEAM, reason)
         if scores_of is None or not type(processor).__module__.startswith("fastdeploy."):
             return generator
         return Spliced(generator, feed)
 
-    def _is_each_sent(self, request: Any) -> bool:
-        """Whether each result becomes a chunk of its own."""
-        several, extra = request.max_streaming_response_tokens, getattr(request, self._extra, None)
+    def _may_be_steady(self, request: Any, given: Any) -> bool:
+        """Whether there are results in the middle of an answer, and each is a chunk like the others."""
+        several = request.max_streaming_response_tokens
         if several is None:
+            extra = getattr(request, self._extra, None)
             several = extra.get("max_streaming_response_tokens", 1) if type(extra) is dict else 1
-        return type(several) is int and several <= 1
+        if type(several) is not int or several > 1 or request.collect_metrics:
+            return False
+        limits = given["max_tokens_list"] if self._of_prompts else (given["max_tokens"],)
+        return None in limits or max(limits) > 2
 
     def _say(self, seam: str, reason: str) -> None:
         """Log once why streams are left to FastDeploy."""
@@ -125,10 +146,7 @@ class Streams:
             api_log().info(f"fd_postproc: API side leaves {seam} to FastDeploy: {reason}")
 
 
-def _plain_way(processor: Any) -> Callable[[Any], Any] | None:
-    """The function that completes a plain result's outputs; None: the data processor's own."""
-    views = views_of(processor)
-    return None if views is None else views.plain
+_methods_of = operator.attrgetter(*METHODS)
 
 
 class Judged:
@@ -140,12 +158,12 @@ class Judged:
 
     def why_not(self, processor: Any) -> str | None:
         """Why a stream of a data processor may not take the lane; None if it may."""
-        of_chat = getattr(self._module, "ChatResponseProcessor", None)
-        kind = type(processor)
-        now = (
-            *(kind, *(getattr(kind, name, None) for name in METHODS)),
-            getattr(of_chat, "process_response_chat", None),
-        )
+        kind, of_chat = type(processor), getattr(self._module, "ChatResponseProcessor", None)
+        now: tuple[Any, ...]
+        try:
+            now = kind, _methods_of(kind), of_chat and of_chat.process_response_chat
+        except AttributeError:
+            now = (kind,)
         if self._known is None or self._known[0] != now:
             self._known = now, self._why_not(processor)
         reason = self._known[1]

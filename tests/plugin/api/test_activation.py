@@ -20,7 +20,6 @@ from fd_postproc.fastdeploy.api.chunks.building_blocks import (
     in_use,
     install,
 )
-from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
 from tests.lib.fakes import TwoOfThree
 from tests.lib.rows import each
 
@@ -89,7 +88,6 @@ def test_known_code_is_replaced(name, load, told):
     (line,) = told.lines
     assert f"API side active for {activation.WHAT[name.rpartition('.')[2]]}" in line
     assert is_ours(module)
-    assert module.asyncio.wait_for is wait_for
 
 
 @each("variables", [{"FD_POSTPROC_API": "0"}, {"FD_POSTPROC_DISABLE": "1"}])

@@ -814,8 +814,10 @@ def test_a_template_needs_its_values_in_the_chunk():
     assert template.text(values) == chunk
     other = template.text([2, "é\n", "", [], -0.0])
     assert other == 'data: {"a":"é\\n","b":2,"c":"","d":[],"e":-0.0}\n\n'
-    given = Template(chunk, ["d", "a", *"bce"], [[1, 2], *values[1::-1], None, 0.5], style).given([[3], "é"])
-    assert given.text([4, 1, 0.5]) == 'data: {"a":"é","b":4,"c":1,"d":[3],"e":0.5}\n\n'
+    begun = template.headed('data: {"head":"other","a":"from here on"')
+    assert begun.text(values) == f'data: {{"head":"other",{chunk[7:]}'
+    with pytest.raises(ValueError, match="not found"):
+        template.headed('data: {"b":1}')
     with pytest.raises(ValueError, match="not found"):
         Template(chunk, ["b"], [3], style)
     with pytest.raises(ValueError, match="zip"):

@@ -5,8 +5,7 @@
 Each file that is included here has one idea: numbers as serialisers print them, the buffer that is written
 into, what every stand-in can do, a text that grows, texts of token ids made once, results out of msgpack,
 maps with known keys, arrays, answers in pieces, log-probabilities of chat, of completion and of the prompt,
-stand-ins for models of pydantic, chunks by a template, new text out of new token ids, and the wait for a
-result.
+stand-ins for models of pydantic, chunks by a template, and new text out of new token ids.
 """
 cimport cython
 from cpython.dict cimport PyDict_SetItem
@@ -59,6 +58,6 @@ include "_completion_logprobs.pxi"
 include "_prompt_logprobs.pxi"
 include "_models.pxi"
 include "_template.pxi"
+include "_plain_results.pxi"
 include "_byte_decoder.pxi"
 include "_piece_decoder.pxi"
-include "_wait.pxi"

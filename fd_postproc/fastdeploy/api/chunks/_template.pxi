@@ -52,6 +52,7 @@ cdef class Template:
 
     cdef list parts      # bytes: what is before each value, and after the last one
     cdef list order      # for each place, which of the values stands there
+    cdef str first       # the first key, as it is in a chunk
     cdef FloatStyle style
 
     def __init__(self, str chunk not None, keys, list values not None, FloatStyle style not None):
@@ -61,36 +62,25 @@ cdef class Template:
             text = json_of(value, style)
             # No text of the chunk can hold this: there its quotes would be escaped.
             found.append((chunk.index(f'"{key}":{text}') + len(key) + 3, number, len(text)))
-        for begin, number, length in sorted(found):
+        found.sort()
+        self.first = f'"{keys[found[0][1]]}":'
+        for begin, number, length in found:
             self.parts.append(chunk[at:begin].encode())
             self.order.append(number)
             at = begin + length
         self.parts.append(chunk[at:].encode())
 
-    def given(self, list values not None):
-        """The template of chunks that have the first keys' values in common.
+    def headed(self, str chunk not None):
+        """The template with the head of another stream's chunk: all before its first value.
 
-        Parameters
-        ----------
-        values : list
-            Those values, in the order of the keys.
-
-        Returns
-        -------
-        Template
-            Of the other keys.
+        Raises
+        ------
+        ValueError
+            If the chunk does not have the first key.
         """
         cdef Template made = Template.__new__(Template)
-        cdef Py_ssize_t i, number, count = len(values)
-        parts, order = [self.parts[0]], []
-        for i in range(len(self.order)):
-            number = self.order[i]
-            if number < count:
-                parts[-1] += json_of(values[number], self.style).encode() + self.parts[i + 1]
-            else:
-                parts.append(self.parts[i + 1])
-                order.append(number - count)
-        made.parts, made.order, made.style = parts, order, self.style
+        made.parts, made.order, made.style, made.first = self.parts.copy(), self.order, self.style, self.first
+        made.parts[0] = chunk[:chunk.index(self.first) + len(self.first)].encode()
         return made
 
     def text(self, list values not None):

@@ -6,7 +6,6 @@ turn a result's log-probabilities into such parts.  Those names are ours in the 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import importlib
@@ -29,7 +28,6 @@ from ._chunks import (
 )
 from .model_fields import check_plain, float_style, models_of
 from .token_spelling import CHAT_TEXTS, COMPLETION_TEXTS
-from .wait_for import Asyncio
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
 CHAT = "fastdeploy.entrypoints.openai.serving_chat"
@@ -85,8 +83,6 @@ def blocks_of(module: Any) -> Blocks:
             check_plain(cls)
             continue
         blocks.names[name] = models_of(cls, stood_in, style)
-    if vars(module).get("asyncio") is asyncio:
-        blocks.names["asyncio"] = Asyncio("asyncio")
     new = {one.function: one.text for one in reversed(gate.judge("api chunks", module).unknown)}
     for (owner, name), (make, helper) in _METHODS.items():
         stock = vars(vars(module).get(owner, object)).get(name)
