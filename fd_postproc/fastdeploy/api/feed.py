@@ -147,12 +147,13 @@ class Feed:
     def _withhold(self, result: Any) -> None:
         """Take the log-probabilities out of a result; what ours does not know stays in it."""
         outputs = result.get("outputs") if isinstance(result, dict) else None
-        if type(outputs) is not dict or not self._scores_guard.is_on:
+        if type(outputs) is not dict:
             return
         made: tuple[Scores | None, Scores | None] = (None, None)  # it shows its own, or none
         try:
-            made = self.scores(outputs)
-            outputs["top_logprobs"] = None  # without these it looks at no draft's
+            if self._scores_guard.is_on and outputs.get("top_logprobs") is not None:
+                made = self.scores(outputs)
+                outputs["top_logprobs"] = None  # without these it looks at no draft's
         except Unknown as reason:
             note(str(reason))
         except Exception as error:

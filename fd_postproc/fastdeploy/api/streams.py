@@ -77,9 +77,6 @@ class _Given:
     def __getitem__(self, name: str) -> Any:
         return self._options[name] if name in self._options else self._arguments[self._places[name]]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._places
-
 
 class Streams:
     """The streams of a serving module.

@@ -411,6 +411,32 @@ def test_choices_of_one_chunk_get_each_its_own():
     assert made.spliced(chunk_of(shown("null"))) == chunk_of(shown(text(-1.0)))
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_a_result_without_log_probabilities_key_is_fastdeploys_error(api, laned, spelling):
+    def without():
+        made = scored(api)
+        del made[6]["outputs"]["top_logprobs"]
+        return made
+
+    chunks, *_ = the_same(api, spelling, without, **asked(api))
+    assert "top_logprobs" in chunks[-2]
+
+
+@pytest.mark.falls_back
+def test_once_the_guard_is_off_choices_of_one_chunk_keep_their_own():
+    def one(score):
+        return {"outputs": {"skipped": False, "top_logprobs": [[[1]], [[score]], [1]]}}
+
+    made = feed_of([one(-1.0)])
+    for _ in range(3):
+        made._scores_guard.failed(KeyError("in a test"))
+    made._withhold(one(-2.0))
+    text = ChatScores.of([[[1]], [[-1.0]], [1]], 0, None).json(float_style())
+    assert made.spliced(chunk_of(shown("null"), shown('{"own":1}'))) == chunk_of(
+        shown(text), shown('{"own":1}')
+    )
+
+
 @pytest.mark.falls_back
 def test_a_chunk_without_a_place_stays_as_it_is():
     result = {
