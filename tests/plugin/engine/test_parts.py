@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from fd_postproc.fastdeploy.engine.processor.recording import Recording
 
 from fd_postproc.fastdeploy.engine.lifecycle import Lifecycle
+from fd_postproc.fastdeploy.engine.processor import flight_record as recordings
 from fd_postproc.fastdeploy.engine.processor import loop as loops
-from fd_postproc.fastdeploy.engine.processor import recording as recordings
 from fd_postproc.fastdeploy.engine.processor.draft_gauges import DraftGauges
+from fd_postproc.fastdeploy.engine.processor.flight_record import Recording
 from fd_postproc.fastdeploy.engine.processor.journal import Journal
 from fd_postproc.fastdeploy.engine.processor.loop import Loop
 from fd_postproc.fastdeploy.engine.processor.pairing import Pairing
@@ -197,10 +197,11 @@ def test_the_watchdog_ends_before_the_token_thread_whose_end_it_would_report(hos
 def test_another_reader_of_the_queue_is_recorded_once(host, journal, monkeypatch):
     monkeypatch.setattr(recordings, "_watch_readers", lambda *_: 77)
     monkeypatch.setattr(recordings, "_last_sender_of", lambda msqid: 1)
-    receiver = SimpleNamespace(msqid=7, _is_named=True, _open_frames=(0, 0))
+    receiver = SimpleNamespace(msqid=7, _open_frames=(0, 0))
+    queue = SimpleNamespace(receiver=receiver, attendance=SimpleNamespace(is_named=True))
     host.resource_manager, journal.recorder = SimpleNamespace(tasks_list=[]), Mock()
     journal.counters.stages.end_put([None], None)  # a step
-    recording = Recording(host, journal, SimpleNamespace(receiver=receiver), SimpleNamespace(waiting={}))
+    recording = Recording(host, journal, queue, SimpleNamespace(waiting={}))
     recording.watch_readers(0)
     for _ in range(2):
         recording.look()
