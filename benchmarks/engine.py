@@ -94,9 +94,9 @@ def _engine(name: str, module: Any, case: LoadCase) -> tuple[Any, Callable[[], b
 
 def _packing(name: str, work: Any) -> Callable[[list[list[Any]]], bytes]:
     """What makes the client's bytes: FastDeploy's way, or what the plug-in puts in its place."""
-    packb = importlib.import_module("msgpack").packb
     if name == OURS:
-        return partial(Messages(work.processor.plan).pack, packb=packb)
+        return Messages(work.processor.plan).pack
+    packb = importlib.import_module("msgpack").packb
 
     def pack(batch: list[list[Any]]) -> bytes:
         packed: bytes = packb([[result.to_dict() for result in one] for one in batch])

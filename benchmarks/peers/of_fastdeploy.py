@@ -137,7 +137,7 @@ def _texts(name: str, load: Load, model: Model, whole: bool) -> Contender:
         messages = Messages(engine.processor.plan)
 
         def pack(results: list[Any]) -> bytes:
-            return bytes(messages.pack([[one] for one in results], packb=packb))
+            return bytes(messages.pack([[one] for one in results]))
     else:
 
         def pack(results: list[Any]) -> bytes:

@@ -208,9 +208,9 @@ _ROWS = (
         (_REQUEST,),
         (),
         "engine.results.result_classes:plan_of",
-        "Subclasses of the result classes; `to_dict` is asked once with values that tell where each goes.",
-        "results become dictionaries by a template, not by FastDeploy's to_dict",
-        "FastDeploy's to_dict makes the dictionaries of that message, and the real msgpack packs them",
+        "`to_dict` is asked once a request; at each message, that it is the same.",
+        "results become bytes and dictionaries by their request's template, not by FastDeploy's to_dict",
+        "FastDeploy's to_dict makes the dictionaries of the request's results",
         ("RequestOutput.to_dict", "CompletionOutput.to_dict", "RequestMetrics.to_dict"),
     ),
     Seam(

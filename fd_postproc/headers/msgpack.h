@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * msgpack bytes, as msgpack's own Packer writes them for Python's numbers, texts, lists and dictionaries.
+ * msgpack bytes, as msgpack's own Packer writes them for numbers and lists of them.
  *
  * https://github.com/msgpack/msgpack/blob/master/spec.md; of several forms the shortest, an integer that is not
- * negative in an unsigned one.  Whatever has to be asked how it is packed is not known here: 0 is returned, and
- * the caller asks msgpack.
+ * negative in an unsigned one.
  */
 #ifndef FD_POSTPROC_MSGPACK_H
 #define FD_POSTPROC_MSGPACK_H
@@ -22,8 +21,6 @@ typedef struct {
     unsigned char *at;
     Py_ssize_t n, room;
 } fdm_out;
-
-#define FDX_DEEPEST 64 /* levels of lists and dictionaries; msgpack itself takes some 500 */
 
 static inline uint16_t fdm_swap16(uint16_t v) { return __builtin_bswap16(v); }
 
@@ -184,8 +181,6 @@ static inline unsigned char *fdm_head(unsigned char *p, size_t n, unsigned char 
 
 static inline unsigned char *fdm_array(unsigned char *p, size_t n) { return fdm_head(p, n, 0x90, 16, 0xdc); }
 
-static inline unsigned char *fdm_map(unsigned char *p, size_t n) { return fdm_head(p, n, 0x80, 16, 0xde); }
-
 /* What follows makes sure of its room itself.  1: written; 0: not known here; -1: an exception. */
 
 static inline int fdm_put_array(fdm_out *o, Py_ssize_t n)
@@ -196,138 +191,6 @@ static inline int fdm_put_array(fdm_out *o, Py_ssize_t n)
         return -1;
     o->n = fdm_array(o->at + o->n, (size_t)n) - o->at;
     return 1;
-}
-
-static int fdm_put_run(fdm_out *o, const char *from, Py_ssize_t n, unsigned char tag8)
-{
-    unsigned char *p;
-    if (n > (Py_ssize_t)UINT32_MAX)
-        return 0;
-    if (fdm_room(o, n + 9) < 0)
-        return -1;
-    p = o->at + o->n;
-    if (n < 0x100)
-        p = fdm_u8(p, tag8, (uint8_t)n);
-    else if (n < 0x10000)
-        p = fdm_u16(p, (unsigned char)(tag8 + 1), (uint16_t)n);
-    else
-        p = fdm_u32(p, (unsigned char)(tag8 + 2), (uint32_t)n);
-    memcpy(p, from, (size_t)n);
-    o->n = p + n - o->at;
-    return 1;
-}
-
-static int fdm_put_text(fdm_out *o, PyObject *text)
-{
-    Py_ssize_t n;
-    const char *from;
-    if (PyUnicode_IS_COMPACT_ASCII(text)) {
-        from = (const char *)PyUnicode_1BYTE_DATA(text);
-        n = PyUnicode_GET_LENGTH(text);
-    } else {
-        from = PyUnicode_AsUTF8AndSize(text, &n);
-        if (from == NULL) { /* half a surrogate pair, or no memory: msgpack says it */
-            PyErr_Clear();
-            return 0;
-        }
-    }
-    if (n >= 32)
-        return fdm_put_run(o, from, n, 0xd9);
-    if (fdm_room(o, 32) < 0)
-        return -1;
-    o->at[o->n] = (unsigned char)(0xa0 | n);
-    memcpy(o->at + o->n + 1, from, (size_t)n);
-    o->n += n + 1;
-    return 1;
-}
-
-static int fdm_put_integer(fdm_out *o, PyObject *v)
-{
-    int overflow;
-    int64_t d = PyLong_AsLongLongAndOverflow(v, &overflow);
-    if (fdm_room(o, 9) < 0)
-        return -1;
-    if (overflow > 0) {
-        uint64_t u = PyLong_AsUnsignedLongLong(v);
-        if (u == UINT64_MAX && PyErr_Occurred()) {
-            PyErr_Clear();
-            return 0;
-        }
-        o->n = fdm_u64(o->at + o->n, 0xcf, u) - o->at;
-        return 1;
-    }
-    if (overflow < 0)
-        return 0;
-    o->n = fdm_integer(o->at + o->n, d) - o->at;
-    return 1;
-}
-
-static inline int fdm_put_byte(fdm_out *o, unsigned char byte)
-{
-    if (fdm_room(o, 1) < 0)
-        return -1;
-    o->at[o->n++] = byte;
-    return 1;
-}
-
-/* None, a bool, a number or a text; exactly, not an instance of a subclass. */
-static inline int fdm_put_plain(fdm_out *o, PyObject *v)
-{
-    if (PyLong_CheckExact(v))
-        return fdm_put_integer(o, v);
-    if (PyFloat_CheckExact(v)) {
-        if (fdm_room(o, 9) < 0)
-            return -1;
-        o->n = fdm_float(o->at + o->n, PyFloat_AS_DOUBLE(v)) - o->at;
-        return 1;
-    }
-    if (PyUnicode_CheckExact(v))
-        return fdm_put_text(o, v);
-    if (v == Py_None)
-        return fdm_put_byte(o, 0xc0);
-    if (v == Py_False)
-        return fdm_put_byte(o, 0xc2);
-    if (v == Py_True)
-        return fdm_put_byte(o, 0xc3);
-    return 0;
-}
-
-/* Plain values, bytes, and lists, tuples and dictionaries of all these.  `named` is a tuple's subclass that is
- * taken for a tuple.  No code of Python's is run, so nothing changes meanwhile. */
-static int fdm_put_any(fdm_out *o, PyObject *v, PyTypeObject *named, int depth)
-{
-    Py_ssize_t i, n, place = 0;
-    PyObject *key, *value, **items;
-    int done = fdm_put_plain(o, v);
-    if (done)
-        return done;
-    if (depth >= FDX_DEEPEST)
-        return 0;
-    if (PyList_CheckExact(v) || PyTuple_CheckExact(v) || Py_TYPE(v) == named) {
-        n = Py_SIZE(v);
-        items = PySequence_Fast_ITEMS(v); /* a list, a tuple or a subclass of tuple */
-        done = fdm_put_array(o, n);
-        for (i = 0; i < n && done > 0; i++)
-            done = fdm_put_any(o, items[i], named, depth + 1);
-        return done;
-    }
-    if (PyDict_CheckExact(v)) {
-        n = PyDict_GET_SIZE(v);
-        if (n > (Py_ssize_t)UINT32_MAX)
-            return 0;
-        if (fdm_room(o, 9) < 0)
-            return -1;
-        o->n = fdm_map(o->at + o->n, (size_t)n) - o->at;
-        for (done = 1; done > 0 && PyDict_Next(v, &place, &key, &value);) {
-            done = fdm_put_any(o, key, named, depth + 1);
-            if (done > 0)
-                done = fdm_put_any(o, value, named, depth + 1);
-        }
-        return done;
-    }
-    if (PyBytes_CheckExact(v))
-        return fdm_put_run(o, PyBytes_AS_STRING(v), PyBytes_GET_SIZE(v), 0xc4);
-    return 0;
 }
 
 /* [[id, ...], ...], [[score, ...], ...], [rank, ...] in an array: what LogprobsLists is packed as. */

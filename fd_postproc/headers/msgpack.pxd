@@ -15,16 +15,12 @@ cdef extern from "fd_postproc/headers/msgpack.h":
     void fdm_give_up(fdm_out *o) noexcept
     int fdm_room(fdm_out *o, Py_ssize_t more) except -1
     int fdm_copy(fdm_out *o, const void *begin, Py_ssize_t n) except -1
-    unsigned char *fdm_map(unsigned char *p, size_t n) noexcept
     unsigned char *fdm_integer(unsigned char *p, int64_t v) noexcept
     unsigned char *fdm_token(unsigned char *p, int32_t v) noexcept
     unsigned char *fdm_array(unsigned char *p, size_t n) noexcept
     unsigned char *fdm_float(unsigned char *p, double v) noexcept
     int fdm_put_array(fdm_out *o, Py_ssize_t n) except -1
-    int fdm_put_plain(fdm_out *o, PyObject *v) except -1
-    int fdm_put_any(fdm_out *o, PyObject *v, void *named, int depth) except -1
     int fdm_put_logprobs(fdm_out *o, const int32_t *ids, const float *scores, const int32_t *ranks,
                          Py_ssize_t rows, Py_ssize_t cols) except -1
     int fdm_room_for_array(fdm_out *o, const fdy_array *a, bint as_lists) except -1
     void fdm_write_array(fdm_out *o, const fdy_array *a, bint as_lists) noexcept nogil
-    int fdm_put_text(fdm_out *o, PyObject *text) except -1

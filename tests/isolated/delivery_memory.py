@@ -61,7 +61,7 @@ def main(steps):
     grown = resident() - half
     assert messages > steps
     assert delivery.sending.others == 0
-    assert set(rig.processor.parts.ending.commons) == {None}
+    assert set(rig.processor.parts.ending.templates) == {None}
     print(grown)
 
 

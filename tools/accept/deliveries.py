@@ -146,7 +146,7 @@ def _outcome(plan: Plan, stock: Stock, hands_over: bool, sends: bool) -> list[An
         scheduler.put_results = types.MethodType(put, scheduler)
         scheduler.get_results = types.MethodType(get, scheduler)
         scheduler._recycle = lambda *names: recycled.append((names, scheduler.mutex.locked()))
-        handover = Handover(scheduler, put, get, log, plan.results) if hands_over else None
+        handover = Handover(scheduler, put, get, log, plan.result) if hands_over else None
     if stock.loop is not None:
         stock = stock._replace(
             loop=with_globals(stock.loop, envs=switches),

@@ -18,13 +18,12 @@ from .results._results import Plan, Sums
 
 def paths_of_classes(fd: Any, plan: Plan) -> dict[str, bool]:
     """The fast paths that depend on FastDeploy's classes only, by the names of `seams.SEAMS`."""
-    ours = (plan.results, plan.outputs, plan.metrics)
     sums = Sums()
     metrics = getattr(fd, "main_process_metrics", None)
     if metrics is not None:
         sums.fuse(metrics)
     return {
-        "dictionaries": all("to_dict" in vars(copier.cls) for copier in ours),
+        "dictionaries": plan.has_dictionaries,
         "stamps": plan.inline_stamps,
         "metrics": sums.fused,
     }

@@ -2,6 +2,7 @@
 
 import threading
 from collections import UserList
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,20 +139,24 @@ def test_a_take_that_raises_leaves_all_to_the_scheduler(plan, delivery, engine):
 
 
 @pytest.mark.falls_back
-def test_what_waits_leaves_when_joining_has_failed_too_often(plan, delivery, engine, monkeypatch):
-    """Results with log-probabilities that are none, and at last one that nothing else would send."""
+def test_what_waits_leaves_when_joining_has_failed_too_often(rig_of, delivery, engine, monkeypatch):
+    """Results with draft log-probabilities that are none, and at last one that nothing else would send."""
+    pair = imported("fd_postproc.fastdeploy.engine.results._results").pair
     delivery.interval, engine.scheduler.wait_response_timeout = (2, 100.0), 0.001
     monkeypatch.setattr(delivery.joined_readers, "of", lambda engine, now: frozenset([1, 2]))
-    names = ["ab", *["a"] * (2 * MOST_IN_A_ROW - 1), "ab"]
+    names, rig = ["ab", *["a"] * (2 * MOST_IN_A_ROW - 1), "ab"], rig_of("plain", "ab")
+    rig.processor.parts.pairing.delivery.end()  # the test's own serves
     delivery.round(engine)
     for number, step in enumerate(names):
-        results = [new_result(plan, name, [number], top_logprobs=7) for name in step]
+        rig.step({"ab".index(name): [50 + number] for name in step})
+        (results,) = rig.sink.puts[-1:]
+        pair(results, {("a", 0): (1, 2, 3), ("b", 1): (1, 2, 3)})
         delivery.put(engine.scheduler, results)
         delivery.round(engine)
     delivery.round(engine)
     assert not delivery.taking.is_on
     last = len(names) - 1
-    assert sent(engine) == {"a": [[number] for number in range(last + 1)], "b": [[0], [last]]}
+    assert sent(engine) == {"a": [[50 + number] for number in range(last + 1)], "b": [[50], [50 + last]]}
 
 
 @pytest.mark.parametrize("what", ["sorting", "sends", "packing", "serves"])
@@ -166,13 +171,7 @@ def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch, f
     elif what == "sends":
         sending._send = Failing(sending._send, times)
     elif what == "packing":
-        packer = sending._packer
-        packs = packer._messages
-
-        class Messages:
-            pack = staticmethod(Failing(packs.pack, times))
-
-        packer._messages = Messages
+        sending.messages = SimpleNamespace(pack=Failing(sending.messages.pack, times))
     else:
         real = sending.serves
         sending.serves = Failing(real, times)
@@ -207,7 +206,7 @@ def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch, f
     }  # fmt: skip
     assert "a" not in engine.scheduler.requests
     assert fallbacks("sending") > before
-    guards = delivery.sends, sending.guard, sending._packer.guard
+    guards = delivery.sends, sending.guard
     assert all(guard.is_on for guard in guards) is (times == 1)
 
 

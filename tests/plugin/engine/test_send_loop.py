@@ -141,13 +141,15 @@ def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
     assert "Ask for fewer" in error["error_msg"]
     assert len(told) == 1
     assert error["error_msg"] in told[0]
-    packer = loop.sending._packer
-    with monkeypatch.context() as planted:
-        planted.setattr(packer, "_messages", mock.Mock(pack=mock.Mock(side_effect=RuntimeError("planted"))))
-        packer.results = [[result(plan, "a")]]
-        assert len(msgpack.unpackb(packer.packb(None))) == 1
-    assert packer.guard.in_a_row == 1  # msgpack refuses nothing here: ours alone does
-    packer.guard.worked()
+    with monkeypatch.context() as planted:  # msgpack refuses nothing here: ours alone does
+        failing = mock.Mock(pack=mock.Mock(side_effect=RuntimeError("planted")))
+        planted.setattr(loop.sending, "messages", failing)
+        engine.scheduler.put_results([result(plan, "a")])
+        loop.round(engine)
+    ((((one,),)),) = sent_by(engine)
+    assert one["outputs"]["token_ids"] == [5]
+    assert loop.sending.guard.in_a_row == 1
+    loop.sending.guard.worked()
 
 
 def test_an_array_over_msgpacks_limit_is_refused_before_it_is_read(plan, loop, engine, tmp_path):

@@ -38,8 +38,8 @@ cdef class Handover:
         FastDeploy's, of its class.
     log : logging.Logger
         Where they write debug lines.
-    results : FieldCopier
-        Of our subclass of RequestOutput.
+    result : type
+        Our subclass of RequestOutput.
     """
 
     cdef readonly object scheduler, put_results, get_results, log
@@ -49,13 +49,10 @@ cdef class Handover:
     cdef bint is_taken      # whether `take` fetches what waits
     cdef readonly object failure  # why the last `take` left results that it could not join; None: it did not
     cdef type result
-    cdef Py_ssize_t request_id, finished
 
-    def __init__(self, scheduler, put_results, get_results, log, FieldCopier results not None):
+    def __init__(self, scheduler, put_results, get_results, log, type result not None):
         self.scheduler, self.put_results, self.get_results = scheduler, put_results, get_results
-        self.log, self.result = log, results.cls
-        self.request_id = field_offset(results.cls, "request_id")
-        self.finished = field_offset(results.cls, "finished")
+        self.log, self.result = log, result
         self.steps_not_empty = Condition(scheduler.mutex)
         self.empty = object.__new__(type(scheduler))
         self.empty.mutex = Lock()
@@ -97,10 +94,13 @@ cdef class Handover:
             return False
         cdef list ended = [], names = []
         for result in results:
-            if not self._is_known(<PyObject *>result):
+            if type(result) is not self.result:
                 return False
-            names.append(<object>at_offset(<PyObject *>result, self.request_id)[0])
-            if <object>at_offset(<PyObject *>result, self.finished)[0] is True:
+            name, finished = (<Result>result).request_id, (<Result>result).finished
+            if not PyUnicode_CheckExact(name) or (finished is not False and finished is not True):
+                return False
+            names.append(name)
+            if finished is True:
                 ended.append(result)
         with self.scheduler.mutex:
             return self._put(results, names, ended, placed)
@@ -156,7 +156,7 @@ cdef class Handover:
         """
         cdef dict back = {}
         for name, waiting in responses.items():
-            back[name] = [one if Py_TYPE(one) == <PyTypeObject *>self.result else wrapped(one)
+            back[name] = [one if type(one) is self.result else wrapped(one)
                           for one in waiting]
         with self.scheduler.mutex:
             self._prepend(back)
@@ -194,15 +194,6 @@ cdef class Handover:
         return (type(method) is MethodType and method.__func__ is stock
                 and not self.log.isEnabledFor(10))
 
-    cdef bint _is_known(self, PyObject *result) noexcept:
-        """Whether a result is one of ours, with all that is needed here."""
-        if Py_TYPE(<object>result) != <PyTypeObject *>self.result:
-            return False
-        cdef PyObject *name = at_offset(result, self.request_id)[0]
-        cdef PyObject *finished = at_offset(result, self.finished)[0]
-        return (finished != NULL and (<object>finished is False or <object>finished is True)
-                and name != NULL and PyUnicode_CheckExact(<object>name))
-
     cdef bint _put(self, list results, list names, list ended, Py_ssize_t *placed) except -1:
         """Put results into the tables, by their checked names; `placed` counts those that are there."""
         scheduler = self.scheduler
@@ -214,14 +205,13 @@ cdef class Handover:
         if ended:
             self._let_empty_hold({})
             self.put_results(self.empty, ended)
-        cdef list step = results[:]
-        steps.append(step)
+        steps.append(results)
         try:
             self._place(results, names, table, known, placed)
         except BaseException:
-            del step[placed[0]:]
-            if not step:
-                steps.pop()
+            steps.pop()
+            if placed[0]:
+                steps.append(results[:placed[0]])
             self._notify()
             raise
         return True
@@ -235,14 +225,13 @@ cdef class Handover:
             name, result = names[i], results[i]
             waiting = _dict_get(table, name)
             if interval is not None and interval.holds(
-                    name, <PyObject *>result, now, waiting is not None):
+                    name, result, now, waiting is not None):
                 placed[0] += 1
                 continue
             if waiting is not None:
                 waiting.append(result)
             else:
                 first = [result] if interval is None else [*interval.waiting(name), result]
-                _untrack(<PyObject *>first)
                 table[name] = first
                 if interval is not None:
                     interval.let_go(name)
@@ -266,8 +255,8 @@ cdef class Handover:
         for name, waiting in responses.items():
             ends, wrapped = False, not PyList_CheckExact(waiting)
             for one in waiting:
-                if Py_TYPE(one) == <PyTypeObject *>self.result:
-                    ends = ends or one.finished is not False
+                if type(one) is self.result:
+                    ends = ends or (<Result>one).finished is not False
                 else:
                     wrapped, ends = True, ends or bool(one.finished)
             if ends:
@@ -338,8 +327,9 @@ cdef int _sort(Plan plan, dict results, dict processes, prepare, bint is_usual, 
     for name, contents in results.items():
         ends = False
         if is_usual and _are_usual(plan, contents):
-            for content in <list>contents:
-                ends |= _give_text(plan, <PyObject *>content)
+            for content in contents:
+                _give_text(content)
+                ends |= (<Result>content).finished is True
         else:
             contents = prepare(name, contents)
             for content in contents:
@@ -358,46 +348,29 @@ cdef int _sort(Plan plan, dict results, dict processes, prepare, bint is_usual, 
     return 0
 
 
-cdef bint _are_usual(Plan plan, contents) noexcept:
+cdef bint _are_usual(Plan plan, contents) except -1:
     """Whether every result is ours, with a token or the end of its request."""
-    cdef Py_ssize_t i
+    cdef Result result
     if not PyList_CheckExact(contents):
         return False
-    for i in range(PyList_GET_SIZE(contents)):
-        if not _is_usual(plan, PyList_GET_ITEM(contents, i)):
+    for content in <list>contents:
+        if type(content) is not plan.result:
+            return False
+        result = content
+        if result.is_told():
+            continue
+        output = result.outputs
+        if type(output) is not plan.outputs or not PyList_CheckExact(output.token_ids):
+            return False
+        if result.finished is not True and (result.finished is not False or not output.token_ids):
             return False
     return True
 
 
-cdef bint _is_usual(Plan plan, PyObject *result) noexcept:
-    cdef PyObject *output
-    cdef PyObject *tokens
-    cdef PyObject *finished
-    if Py_TYPE(<object>result) != <PyTypeObject *>plan.results.cls:
-        return False
-    output = at_offset(result, plan.r_outputs)[0]
-    finished = at_offset(result, plan.r_finished)[0]
-    if finished == NULL or (<object>finished is not True and <object>finished is not False):
-        return False
-    if output == NULL:
-        return False
-    if type(<object>output) is Accepted:
-        return True
-    if Py_TYPE(<object>output) != <PyTypeObject *>plan.outputs.cls:
-        return False
-    tokens = at_offset(output, plan.o_tokens)[0]
-    if tokens == NULL or not PyList_CheckExact(<object>tokens):
-        return False
-    return PyList_GET_SIZE(<object>tokens) > 0 or <object>finished is True
-
-
-cdef bint _give_text(Plan plan, PyObject *result) noexcept:
-    """Set the empty text of a result with tokens; return whether it is its request's last."""
-    cdef PyObject *output = at_offset(result, plan.r_outputs)[0]
-    if not _is_usual(plan, result):  # any more: an earlier result's old text may have had code of its own
-        pass
-    elif type(<object>output) is Accepted:
-        (<Accepted><object>output).has_text = True
-    elif PyList_GET_SIZE(<object>at_offset(output, plan.o_tokens)[0]) > 0:
-        put(output, plan.o_text, "")
-    return <object>at_offset(result, plan.r_finished)[0] is True
+cdef int _give_text(Result result) except -1:
+    """Set the empty text of a result with tokens."""
+    if result.is_told():
+        result.has_text = True
+    elif result.outputs.token_ids:
+        result.outputs.text = ""
+    return 0

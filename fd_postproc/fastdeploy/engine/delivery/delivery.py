@@ -273,4 +273,4 @@ def handover_in(scheduler: Any, plan: Plan) -> Handover | None:
     if tuple(map(type, tables)) != (dict, dict, list):
         return None
     log = sys.modules[SCHEDULER].scheduler_logger
-    return Handover(scheduler, stock.put, stock.get, log, plan.results)
+    return Handover(scheduler, stock.put, stock.get, log, plan.result)

@@ -1,7 +1,7 @@
 """Sends the results of a round: sorted by process of the API server, packed, put into a socket.
 
-FastDeploy's own method of the server does the sending, its lock, metrics and log lines.  It finds another
-``msgpack`` (`_Packer`), which packs the results themselves and no dictionaries of them.
+FastDeploy's own method of the server does the sending, its lock, metrics and log lines.  It gets the message
+instead of results, and another ``msgpack`` (`_Packed`), which packs nothing.
 """
 
 from __future__ import annotations
@@ -85,74 +85,32 @@ def error_of(plan: Plan, log: Any, name: str, what: str) -> Any:
     return plan.fd.RequestOutput(request_id=name, finished=True, error_code=REFUSED, error_msg=text)
 
 
-class _Packer:
-    """Stand-in that FastDeploy's method finds as ``msgpack``; it packs `results`.
-
-    Where ours fails, the real msgpack packs their dictionaries, as FastDeploy has it.  A request whose
-    results msgpack refuses (too large for it, or of an unknown type) ends with an error that says so.
-    FastDeploy loses the whole message then, with the results of all other requests.
+class _Packed:
+    """A message in the place of its results, and of ``msgpack`` in FastDeploy's method that packs them.
 
     Attributes
     ----------
-    is_asked : bool
-        Whether a message was asked for since `results` were set: it may have been sent.
+    is_taken : bool
+        Whether it was asked for: it may have been sent.
     """
 
-    def __init__(self, real: Any, plan: Plan, messages: Messages, log: Any) -> None:
-        self._real, self._plan, self._messages, self._log = real, plan, messages, log
-        self.guard = Guard("sending")
-        self.results: list[list[Any]] = []
-        self.reads_arrays: Callable[[], bool] | None = None
-        self.is_asked = False
-        self._refused = 0
+    is_taken = False
 
-    def packb(self, _: Any, **options: Any) -> bytes:
-        self.is_asked = True
-        pack = functools.partial(self._real.packb, **options) if options else self._real.packb
-        failure: Exception | None = None
-        if self.guard.is_on:
-            try:
-                packed = self._messages.pack(self.results, pack, self.reads_arrays)
-            except Exception as error:
-                failure = error
-            else:
-                self.guard.worked()
-                return packed
-        self._refused = 0
-        parts = [self._packed_alone(one, pack) for one in self.results]
-        if failure is not None and not self._refused:  # ours alone refuses something
-            self.guard.failed(failure)
-        head: bytes = self._real.Packer().pack_array_header(len(parts))
-        return head + b"".join(parts)
+    def __init__(self, content: bytes) -> None:
+        self._content = content
 
-    def _packed_alone(self, results: list[Any], pack: Any) -> bytes:
-        """A request's results, packed; or the error that ends it if they cannot be."""
-        try:
-            if self.guard.is_on:
-                return self._messages.pack([results], pack, self.reads_arrays)[1:]
-            failure: Exception | None = None
-        except Exception as error:
-            failure = error
-        if failure is None or not any(map(_is_large, results)):  # lists of such numbers take all memory
-            try:
-                packed: bytes = pack([one.to_dict() for one in results])
-                return packed
-            except Exception as error:
-                failure = error
-        self._refused += 1
-        if not all(isinstance(one, self._plan.fd.RequestOutput) for one in results):
-            raise failure
-        what = f"cannot be sent to the API server: {type(failure).__name__}: {failure}"
-        name = getattr(results[-1], "request_id", "")
-        text = f"{what}. Ask for fewer tokens, or fewer log-probabilities."
-        ends: bytes = pack([error_of(self._plan, self._log, name, text).to_dict()])
-        return ends
+    def to_dict(self) -> bytes:
+        self.is_taken = True
+        return self._content
+
+    @staticmethod
+    def packb(batch: list[list[bytes]], **_: Any) -> bytes:
+        return batch[0][0]
 
 
 def _is_large(result: Any) -> bool:
     """Whether a result has an array of which FastDeploy's lists would take all memory."""
-    values = [getattr(result, name, None) for name in getattr(result, "__slots__", ())]
-    values += getattr(result, "__dict__", {}).values()
+    values = getattr(result, "__dict__", {}).values()
     return any(getattr(value, "nbytes", 0) > LARGEST_ARRAY for value in values)
 
 
@@ -179,14 +137,14 @@ class Sending:
     sent = unsent = 0
 
     def __init__(self, plan: Plan, stock: Stock, gone: Collection[int] = ()) -> None:
-        self.plan, self.stock, self.messages, self.others = plan, stock, Messages(plan), 0
-        self._gone = gone
+        self.plan, self.stock, self.others, self._gone = plan, stock, 0, gone
         # FastDeploy's own modules: a function that stands in one's place has other names.
         self.names, names = vars(sys.modules[ENGINE]), vars(sys.modules[SERVER])
-        self._log = names["llm_logger"]
-        self._packer = _Packer(names["msgpack"], plan, self.messages, self._log)
-        self.guard = Guard("sending")
-        self._send = with_globals(stock.send, msgpack=self._packer)
+        default = names.get("_msgpack_default")
+        self.messages = Messages(plan, default)
+        self._packb = functools.partial(names["msgpack"].packb, default=default)
+        self._log, self.guard = names["llm_logger"], Guard("sending")
+        self._send = with_globals(stock.send, msgpack=_Packed)
 
     def serves(self, engine: Any) -> bool:
         """Whether an engine sends batches now, and has a dictionary of its requests' processes."""
@@ -217,20 +175,23 @@ class Sending:
                 engine.request_worker_map.pop(name, None)
 
     def _deliver(self, engine: Any, batch: list[list[Any]], process: int | None) -> None:
-        """Send a batch by ours, or by FastDeploy's own method if ours fails before a message was made.
+        """Send a batch by ours, or by FastDeploy's own method if ours fails before a message was taken.
 
         FastDeploy's method sends after it has asked for the message, and what it calls then does not raise.
         """
-        self._packer.is_asked = False
-        if self.guard.is_on:
+        server, message = engine.send_response_server, None
+        if self.guard.is_on and self._knows(server):
             try:
-                if self._send_batch(engine.send_response_server, batch, process):
+                packed = self._packed(batch, functools.partial(_reads_arrays, server, process))
+                if packed is not None:
+                    message = _Packed(packed)
+                    self._send(server, [[message]], worker_pid=process)
                     self.sent += 1
                     self.guard.worked()
                     return
             except Exception as error:
                 self.guard.failed(error)
-                if self._packer.is_asked:
+                if message is not None and message.is_taken:
                     self.unsent += 1
                     return
         self._send_plainly(engine, batch, process)
@@ -271,21 +232,54 @@ class Sending:
             kept.append(content)
         return kept
 
-    def _send_batch(self, server: Any, batch: list[list[Any]], process: int | None) -> bool:
-        """Send a batch by FastDeploy's method and our msgpack; False if its methods are not known."""
-        if (
-            bound_function(server.send_response) is not self.stock.respond
-            or bound_function(server._send_batch_response) is not self.stock.send
-            or self._log.isEnabledFor(10)  # logging.DEBUG: its line has the number of requests
-        ):
-            return False
-        self._packer.results = batch
-        self._packer.reads_arrays = functools.partial(_reads_arrays, server, process)
+    def _knows(self, server: Any) -> bool:
+        """Whether a server's methods are known, and its line for debugging is not shown, which counts."""
+        return (
+            bound_function(server.send_response) is self.stock.respond
+            and bound_function(server._send_batch_response) is self.stock.send
+            and not self._log.isEnabledFor(10)  # logging.DEBUG
+        )
+
+    def _packed(self, batch: list[list[Any]], reads_arrays: Callable[[], bool]) -> bytes | None:
+        """A message; None if FastDeploy's method has to say what cannot be packed.
+
+        A request whose results cannot be packed (too large, or of an unknown type) ends with an error that
+        says so.  FastDeploy loses the whole message then, with the results of all other requests.
+        """
         try:
-            self._send(server, [()], worker_pid=process)
-        finally:
-            self._packer.results, self._packer.reads_arrays = [], None
-        return True
+            return self.messages.pack(batch, reads_arrays)
+        except Exception:
+            sound = [self._sound(results, reads_arrays) for results in batch]
+            kept = [results for results in sound if results is not None]
+            if len(kept) < len(sound):
+                return None
+            if all(one is other for one, other in zip(sound, batch, strict=True)):  # ours fails now and then
+                raise
+            return self.messages.pack(kept, reads_arrays)
+
+    def _sound(self, results: list[Any], reads_arrays: Callable[[], bool]) -> list[Any] | None:
+        """A request's results, or what ends it if they cannot be packed; None if they are not ours to end.
+
+        Raises if ours alone cannot pack them.
+        """
+        try:
+            self.messages.pack([results], reads_arrays)
+            return results
+        except Exception as error:
+            failure = error
+        if not any(map(_is_large, results)):  # lists of such numbers take all memory
+            try:
+                self._packb([one.to_dict() for one in results])
+            except Exception as error:
+                failure = error
+            else:
+                raise failure
+        if not all(isinstance(one, self.plan.fd.RequestOutput) for one in results):
+            return None
+        what = f"cannot be sent to the API server: {type(failure).__name__}: {failure}"
+        name = getattr(results[-1], "request_id", "")
+        text = f"{what}. Ask for fewer tokens, or fewer log-probabilities."
+        return [error_of(self.plan, self._log, name, text)]
 
 
 def _reads_arrays(server: Any, process: int | None) -> bool:

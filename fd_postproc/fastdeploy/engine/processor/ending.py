@@ -33,13 +33,13 @@ class Ending:
 
     Attributes
     ----------
-    commons : list
-        By slot, the metrics of its request at the last step; the batch loop keeps them.
+    templates : list
+        By slot, what its request's results have in common; the batch loop keeps them.
     """
 
     def __init__(self, host: Host, journal: Journal, tracing: Tracing, transfers: Transfers) -> None:
         self.host, self.journal, self.tracing, self.transfers = host, journal, tracing, transfers
-        self.fd, self.plan, self.commons = host.fd, host.plan, list[Any]()
+        self.fd, self.plan, self.templates = host.fd, host.plan, list[Any]()
 
     def finish(
         self,
@@ -220,8 +220,8 @@ class Ending:
         """Drop the state of a request that has ended, besides what `_recycle_resources` drops."""
         for table in TABLES[1:]:
             getattr(self.host, table, {}).pop(name, None)
-        if slot < len(self.commons):
-            self.commons[slot] = None
+        if slot < len(self.templates):
+            self.templates[slot] = None
 
     def sweep(self) -> None:
         """Forget requests that FastDeploy no longer has, once there are many.

@@ -9,6 +9,7 @@ from typing import Any
 from ...._core import DRAFT, TARGET
 from ....flight.codes import Kind
 from ..delivery.delivery import Delivery
+from ..results._results import pair
 from .host import Host
 from .journal import Journal
 
@@ -104,14 +105,11 @@ class Pairing:
         waiting = self.host._batch_result_buffer
         if waiting is None:
             return
-        of = {}
+        of: dict[tuple[str, int | None], Any] = {}
         for draft in drafts:
             slot, rows = getattr(draft.outputs, "index", None), draft.outputs.draft_top_logprobs
             of[draft.request_id, slot] = of[draft.request_id, None] = rows
-        for target in waiting:
-            # FastDeploy's tests give stand-ins for outputs, without a slot: the request alone decides then.
-            slot = getattr(target.outputs, "index", None)
-            target.outputs.draft_top_logprobs = of.get((target.request_id, slot))
+        pair(waiting, of)
         self.deliver_waiting()
 
     def draft_results(self, step: Any) -> list[Any]:

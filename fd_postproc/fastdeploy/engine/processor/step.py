@@ -159,7 +159,7 @@ class Steps:
         return SteadyMode(
             now=fd.time.time(),
             tokens_counter=host.tokens_counter,
-            commons=self.ending.commons,
+            templates=self.ending.templates,
             metrics=fd.main_process_metrics if fused else None,
             record=host._record_metrics,
             decode_log=log if at_once else None,

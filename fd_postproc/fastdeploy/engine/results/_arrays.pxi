@@ -2,11 +2,9 @@
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
-from cpython.object cimport PyObject
-from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.stdint cimport uint32_t
 from fd_postproc.headers.msgpack cimport (
-    fdm_out, fdm_put_any, fdm_put_array, fdm_room_for_array, fdm_write_array,
+    fdm_begin, fdm_end, fdm_give_up, fdm_out, fdm_room_for_array, fdm_write_array,
 )
 from fd_postproc.headers.packed_array cimport FDY_DIMENSIONS, fdy_array, fdy_settle
 
@@ -15,64 +13,40 @@ cdef enum:
 
 cdef Py_ssize_t LONGEST_VALUE = 0xFFFFFFFF - 64  # of one value; as in packed_array.h
 
-cdef Py_ssize_t _array_bytes = 0  # of arrays since the last message was packed
-cdef object _asked_for_arrays = None  # a function, while a message is packed
 
-
-cdef bint _reads_arrays() except -1:
-    """Whether who receives the message that is packed reads arrays as one value."""
-    return _asked_for_arrays is not None and _asked_for_arrays()
-
-
-cdef bint _put_arrays(fdm_out *out, value) except -1:
-    """Write what FastDeploy gives msgpack as lists: an array, a named tuple of some; False for the rest.
-
-    The arrays of a tuple are one value each, if who receives the message reads that.
-    """
-    cdef Py_ssize_t i
-    if not isinstance(value, tuple):
-        return _put_array(out, value, False)
-    if not hasattr(value, "_asdict"):
-        return False
-    fdm_put_array(out, PyTuple_GET_SIZE(value))
-    for i in range(PyTuple_GET_SIZE(value)):
-        item = <object>PyTuple_GET_ITEM(value, i)
-        if not fdm_put_any(out, <PyObject *>item, NULL, 0) and not _put_array(out, item, _reads_arrays()):
-            return False
-    return True
-
-
-cdef bint _put_array(fdm_out *out, value, bint as_one) except -1:
-    """Write an array of NumPy's or a tensor of Paddle's, as one value or as lists; False for the rest."""
-    global _array_bytes
+cdef bytes packed_array(value, bint as_one):
+    """An array of NumPy's or a tensor of Paddle's, as one value or as lists; None for the rest."""
     cdef Py_buffer view
     cdef fdy_array array
-    cdef int i
+    cdef fdm_out out
     if not hasattr(value, "tolist") or isinstance(value, memoryview):  # msgpack's own business
-        return False
+        return None
     if not PyObject_CheckBuffer(value):
         if not hasattr(value, "numpy"):
-            return False
+            return None
         value = array_of(value)
         if not PyObject_CheckBuffer(value):
-            return False
+            return None
     try:
         PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)
     except (BufferError, ValueError):  # not in one piece; a type without a letter
-        return False
+        return None
     try:
         if not _describe(&view, &array):
             if view.len > LONGEST_VALUE:  # FastDeploy's lists of it would need a hundred times as much memory
                 raise ValueError(f"an array of {view.len} bytes is too large: 4 GiB are a message's most")
-            return False
-        fdm_room_for_array(out, &array, not as_one)
-        if view.len < LARGE:
-            fdm_write_array(out, &array, not as_one)
-        else:
-            with nogil:
-                fdm_write_array(out, &array, not as_one)
-        _array_bytes += view.len
-        return True
+            return None
+        fdm_begin(&out, 0)
+        try:
+            fdm_room_for_array(&out, &array, not as_one)
+            if view.len < LARGE:
+                fdm_write_array(&out, &array, not as_one)
+            else:
+                with nogil:
+                    fdm_write_array(&out, &array, not as_one)
+            return fdm_end(&out)
+        finally:
+            fdm_give_up(&out)
     finally:
         PyBuffer_Release(&view)
 

@@ -11,7 +11,6 @@ from cpython.object cimport PyObject, PyObject_HasAttr
 from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t
 from fd_postproc._core cimport Step
-from fd_postproc.headers.lists cimport drop_reference
 from fd_postproc.headers.wire cimport fdw_block
 
 
@@ -60,7 +59,7 @@ cdef class Batch:
     cdef tuple dropped       # sets of request ids whose tokens a decode instance drops
     cdef dict steps_of       # acceptance tables; None without speculation
     cdef dict heads_of
-    cdef list commons        # by slot, what its request's metrics were at its last step, but for the stamps
+    cdef list templates      # by slot, of its request's results
     cdef Py_ssize_t most_heads
     cdef bint streamed       # the step came over ZeroMQ
 
@@ -79,7 +78,7 @@ cdef class Batch:
     cdef int _prepare(self, steady) except -1:
         """Prepare to advance requests."""
         self.now = steady.now
-        self.commons = steady.commons
+        self.templates = steady.templates
         self.record, self.log_decoding = steady.record, steady.log_decoding
         self.sums.decode_log = steady.decode_log
         self.in_pairs, self.dropped = steady.decode_role, steady.dropped
@@ -91,8 +90,8 @@ cdef class Batch:
             self.record = None
         self.least_count = 2 if self.in_pairs else 1
         self.most_heads = min(<Py_ssize_t>steady.most_heads, <Py_ssize_t>_MOST_HEADS)
-        if len(self.commons) < self.step.raw.batch:
-            self.commons.extend([None] * (self.step.raw.batch - len(self.commons)))
+        if len(self.templates) < self.step.raw.batch:
+            self.templates.extend([None] * (self.step.raw.batch - len(self.templates)))
         self.clock = self.now
         counter = steady.tokens_counter
         self.counter = counter if type(counter) in (dict, Counter) else None
@@ -132,16 +131,16 @@ cdef class Batch:
                     self._failed("ending a request that failed", failure)
             if result is not None:
                 results.append(result)
-        if self.commons is not None:
-            for i in range(step.raw.batch, PyList_GET_SIZE(self.commons)):
+        if self.templates is not None:
+            for i in range(step.raw.batch, PyList_GET_SIZE(self.templates)):
                 self._let_go(i)
         return results
 
     cdef void _let_go(self, Py_ssize_t i) noexcept:
         """Drop the cached data of a slot's last request."""
-        if self.commons is not None and i < PyList_GET_SIZE(self.commons):
-            if PyList_GET_ITEM(self.commons, i) != <PyObject *>None:
-                self.commons[i] = None
+        if self.templates is not None and i < PyList_GET_SIZE(self.templates):
+            if PyList_GET_ITEM(self.templates, i) != <PyObject *>None:
+                self.templates[i] = None
 
     def is_crowded(self, Py_ssize_t most):
         """Whether a table of requests has more than `most` entries."""
@@ -166,20 +165,18 @@ cdef class Batch:
         stamps, tokens_so_far = _dict_get(own, "metrics"), _dict_get(own, "output_token_ids")
         last = _dict_get(own, "last_token_time")
         if (before < self.least_count or not PyList_CheckExact(tokens_so_far)
-                or not plan.metrics.fits(<PyObject *>stamps)
+                or type(stamps) is not plan.metrics
                 or (not self.in_pairs
                     and PyDict_GetItemWithError(own, "disaggregate_info") != <PyObject *>None)
                 or (last is not None and not PyFloat_CheckExact(last))
                 or not (self._is_plain_streamed(own) if self.streamed else self._is_plain(own))):
             return None
-        cdef PyObject *arrival = at_offset(<PyObject *>stamps, plan.m_arrival)[0]
-        cdef PyObject *start = at_offset(<PyObject *>stamps, plan.m_start)[0]
-        if (arrival == NULL or not PyFloat_CheckExact(<object>arrival)
-                or start == NULL or not PyFloat_CheckExact(<object>start)
-                or PyFloat_AS_DOUBLE(<object>start) == 0.0):  # FastDeploy takes that for none
-            return None
         # Read here: what runs from now on, a collection's code among it, may change the request's metrics.
-        cdef double arrived = PyFloat_AS_DOUBLE(<object>arrival), started = PyFloat_AS_DOUBLE(<object>start)
+        arrival = getattr(stamps, "arrival_time", None)
+        start = getattr(stamps, "inference_start_time", None)
+        if (not PyFloat_CheckExact(arrival) or not PyFloat_CheckExact(start)
+                or PyFloat_AS_DOUBLE(start) == 0.0):  # FastDeploy takes that for none
+            return None
         for ids in self.dropped:
             if name in ids:
                 return None
@@ -198,19 +195,17 @@ cdef class Batch:
         if (plan.running_prefill is not None and not self.streamed
                 and _dict_get(own, "status") is plan.running_prefill):
             PyDict_SetItem(own, "status", plan.running_decode)
-        result = _owned_object(plan._result(name, self.output_type))
-        cdef PyObject *r = <PyObject *>result
-        put(r, plan.r_outputs, plan.accepted.accepted(self.step, i, count, before))
-        put(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps, arrived, started))
-        put(r, plan.r_req_data, _dict_get(own, "ic_req_data"))
-        if self.streamed:
-            put(r, plan.r_carrier, plan.carrier)
-        else:
-            put(r, plan.r_length, _dict_get(own, "prompt_token_ids_len"))
-            put(r, plan.r_cached, _dict_get(own, "num_cached_tokens"))
+        cdef double execute = self.clock - PyFloat_AS_DOUBLE(arrival)
+        cdef double forward = self.clock - PyFloat_AS_DOUBLE(start)
+        _stamp(stamps, self.now, execute, forward)
+        cdef Result result = _numbers(self._template(i, own, name, stamps))
+        result.request_id, result.finished = name, False
+        result.latest, result.execute, result.forward = self.clock, execute, forward
+        result.index, result.sent = <int32_t>i, before
+        result.copy(self.step, i, count)
         if self.masks and i in self.masks:
-            result.outputs.sampling_mask = self.masks[i]
-        self._record(task, own, last, result)
+            result.mask = self.masks[i]
+        self._record(task, own, last, i)
         for j in range(count):
             PyList_Append(tokens_so_far, PyLong_FromLong(b.ids[(first + j) * self.step.raw.cols]))
         PyDict_SetItem(self.counter, name, PyLong_FromLongLong(before + count))
@@ -220,7 +215,8 @@ cdef class Batch:
 
     cdef bint _is_plain(self, dict own) except -1:
         """Whether a request has no feature that needs work at every step."""
-        if (PyDict_GetItemWithError(own, "multimodal_inputs") != <PyObject *>None
+        inputs = _dict_get(own, "multimodal_inputs")
+        if ((inputs is not None and type(inputs) is not dict)
                 or PyDict_GetItemWithError(own, "prefill_chunk_info") != NULL):
             return False
         settings = _dict_get(own, "sampling_params")
@@ -260,27 +256,36 @@ cdef class Batch:
             self._failed("the scheduler's log", error)
         return 0
 
-    cdef Moment _stamped(self, Py_ssize_t i, PyObject *stamps, double arrived, double started):
-        """Stamp as RequestMetrics.record_recv_token does, if `Plan.inline_stamps` is set.
-
-        Returns what the metrics of the result are made of.
-        """
+    cdef Template _template(self, Py_ssize_t i, dict own, name, stamps):
+        """What a request's results have in common: the slot's template, if nothing of it has changed."""
         cdef Plan plan = self.plan
-        cdef Moment moment = Moment.__new__(Moment)
-        before = self.commons[i]
-        moment.common = plan.moments.common_of(stamps, before)
-        if moment.common is not before:
-            self.commons[i] = moment.common
-        moment.latest = self.now
-        moment.execute, moment.forward = self.clock - arrived, self.clock - started
-        plan.moments.stamp(stamps, moment)
-        return moment
+        cdef bint scored = self.step.raw.block.scores != NULL
+        req_data, length = _dict_get(own, "ic_req_data"), _dict_get(own, "prompt_token_ids_len")
+        cached, images, videos = _dict_get(own, "num_cached_tokens"), 0, 0
+        inputs = None if self.streamed else _dict_get(own, "multimodal_inputs")
+        if inputs is not None:
+            images, videos = inputs.get("num_input_image_tokens", 0), inputs.get("num_input_video_tokens", 0)
+        cdef tuple facts = (name, length, cached, images, videos, self.output_type, scored)
+        before = self.templates[i]
+        if (type(before) is Template and (<Template>before).facts == facts
+                and (<Template>before).sample.ic_req_data is req_data
+                and plan.are_alike(stamps, (<Template>before).sample.metrics)):
+            return before
+        sample = plan.ordinary(plan.stock, i, 0, name, self.output_type, plan.copy_metrics(stamps))
+        sample.ic_req_data = req_data
+        if self.streamed:
+            sample.trace_carrier = plan.carrier
+        else:
+            sample.prompt_token_ids_len, sample.num_cached_tokens = length, cached
+            sample.num_input_image_tokens, sample.num_input_video_tokens = images, videos
+        made = self.templates[i] = Template.of(plan, facts, sample, scored)
+        return made
 
-    cdef int _record(self, task, dict own, last, result) except -1:
+    cdef int _record(self, task, dict own, last, Py_ssize_t i) except -1:
         """Record as _record_metrics does; metric updates are summed up."""
         if self.record is not None:
             try:
-                self.record(task, self.now, result.outputs.token_ids)
+                self.record(task, self.now, self.step.token_ids(i))
             except Exception as error:
                 self._failed("metrics of a step", error)
             return 0
@@ -315,13 +320,6 @@ cdef inline object _dict_get(d, key):
     """d.get(key), without a call."""
     cdef PyObject *value = PyDict_GetItemWithError(d, key)
     return None if value == NULL else <object>value
-
-
-cdef inline object _owned_object(PyObject *reference):
-    """Pass a new reference to Cython's reference counting."""
-    o = <object>reference
-    drop_reference(reference)
-    return o
 
 
 cdef bint _none_ends(const int32_t *ids, Py_ssize_t pitch, Py_ssize_t count, PyObject *ends) except -1:

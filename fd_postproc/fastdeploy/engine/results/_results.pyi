@@ -1,84 +1,37 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from ...._core import FlightRing, Step
 from .step_context import Context
 
-@final
-class FieldCopier:
-    cls: Any  # a type, with the attributes of FastDeploy's class
-    names: tuple[str, ...]
-    def __init__(self, cls: type, names: Iterable[str]) -> None: ...
-    def of(self, pattern: Any) -> Any: ...
-
-@final
-class Lazy:
-    def __init__(
-        self,
-        base: type,
-        name: str,
-        tuples: type | None = None,
-        is_object: bool = False,
-        dicts: DictMaker | None = None,
-    ) -> None: ...
-    def begin_empty(self, pattern: Any) -> None: ...
-    def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
-    def __set__(self, instance: Any, value: Any, /) -> None: ...
-    def __delete__(self, instance: Any, /) -> None: ...
-
-@final
-class DictMaker:
-    key_of: dict[str, str]
-    only: dict[str, object]
-    def __init__(
-        self,
-        fields: FieldCopier,
-        keys: dict[str, str],
-        usual: dict[str, Any],
-        upstream: Callable[[Any], dict[str, Any]],
-        plain_only: bool = False,
-        nested: Mapping[str, DictMaker | Lazy] | None = None,
-        only: Mapping[str, object] | None = None,
-    ) -> None: ...
-    def method(self) -> Callable[[Any], dict[str, Any]]: ...
-
-@final
-class Outputs:
-    def __init__(self, copier: FieldCopier, pattern: Any, lists: type, dicts: DictMaker | None) -> None: ...
-
-@final
-class Moments:
-    def __init__(self, copier: FieldCopier, stamps: tuple[str, ...], dicts: DictMaker | None) -> None: ...
-
-def short_repr(fields: FieldCopier, name: str) -> Callable[[Any], str]: ...
+STAMPS: tuple[str, ...]
 
 @final
 class Plan:
     fd: Any
-    results: FieldCopier
-    outputs: FieldCopier
-    metrics: FieldCopier
-    result: Any
+    result: Any  # a type, with the attributes of FastDeploy's class
     inline_stamps: bool
+    has_dictionaries: bool
     carrier: Any
     def __init__(
-        self,
-        fd: Any,
-        results: FieldCopier,
-        outputs: FieldCopier,
-        metrics: FieldCopier,
-        accepted: Outputs,
-        moments: Moments,
-        result: Any,
-        inline_stamps: bool,
-        dicts: DictMaker | None = None,
-        output_dicts: DictMaker | None = None,
+        self, fd: Any, result: type, others: Sequence[str], inline_stamps: bool, has_dictionaries: bool
     ) -> None: ...
     def copy_metrics(self, metrics: Any) -> Any: ...
     def new_result(
         self, index: int, send_idx: int | None, request_id: str, output_type: int, metrics: Any
     ) -> Any: ...
     def logprobs_lists(self, step: Step, slot: int, rows: int) -> Any: ...
+
+class Result:
+    request_id: str
+    finished: bool
+    @property
+    def raw(self) -> Result: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+def attribute_of(result: Result, name: str) -> Any: ...
+def attributes_of(result: Result, names: Sequence[str]) -> dict[str, Any]: ...
+def pair(results: list[Any], rows_of: dict[tuple[str, int | None], Any]) -> None: ...
 
 @final
 class Batch:
@@ -98,20 +51,13 @@ class Batch:
     def results(self) -> list[Any]: ...
     def is_crowded(self, most: int) -> bool: ...
 
-EXPERTS: str
-
 @final
 class Messages:
     plan: Plan
     packed: int
     asked: int
-    def __init__(self, plan: Plan) -> None: ...
-    def pack(
-        self,
-        batch: list[list[Any]],
-        packb: Callable[[Any], bytes],
-        arrays: Callable[[], bool] | None = None,
-    ) -> bytes: ...
+    def __init__(self, plan: Plan, default: Callable[[Any], Any] | None = None) -> None: ...
+    def pack(self, batch: list[list[Any]], reads_arrays: Callable[[], bool] | None = None) -> bytes: ...
 
 class HalfPut(Exception):
     rest: list[Any]
@@ -125,7 +71,7 @@ class Handover:
     log: Any
     failure: Exception | None
     def __init__(
-        self, scheduler: Any, put_results: Any, get_results: Any, log: Any, results: FieldCopier
+        self, scheduler: Any, put_results: Any, get_results: Any, log: Any, result: type
     ) -> None: ...
     def hold(self, plan: Plan, tokens: int, seconds: float) -> None: ...
     def join_for(self, processes: dict[str, Any], readers: frozenset[Any]) -> None: ...

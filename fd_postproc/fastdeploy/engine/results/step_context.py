@@ -11,7 +11,7 @@ class SteadyMode(NamedTuple):
 
     now: float  # seconds, by FastDeploy's clock
     tokens_counter: Any  # of the requests; the loop counts on in it
-    commons: list[Any]  # by slot, what its request's metrics were at the last step; kept by the loop
+    templates: list[Any]  # by slot, of its request's results; kept by the loop
     metrics: Any  # FastDeploy's, whose samples the loop sums up; None: `record` is called for each request
     record: Callable[[Any, float, list[int]], Any]  # FastDeploy's _record_metrics
     decode_log: Callable[[int], None] | None  # the scheduler's log, told of a whole step at once
