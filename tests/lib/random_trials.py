@@ -2,7 +2,7 @@
 
 ``python random_trials.py SEED RESULTS`` runs scripts as the plug-in's trial does until so many results were
 compared, and prints one JSON object: what was run, and the first difference, if any.  A script is made
-of its number, which the difference names.
+of its number, which the difference names.  With a third argument results are looked at before they go.
 """
 
 import dataclasses
@@ -11,14 +11,17 @@ import json
 import sys
 import time
 
+from tests.lib.looked_at import looking
 from tools.accept import classes as compatibility
 from tools.accept.random_steps import script
 
 
-def main(seed, wanted):
+def main(seed, wanted, looked):
     time.time = lambda: 1_800_000_000.0  # the same for both classes: sums of many stamps are compared
     importlib.import_module("tools.accept.trial")._BETWEEN_STEPS = 0.0
     pair, facts = compatibility.prepared(importlib.import_module("fastdeploy.output.token_processor"))
+    if looked:
+        pair = tuple(one._replace(cls=looking(one.cls)) for one in pair)
     counted = _count_results(pair[0].cls)
     told = {"scripts": 0, "refused_by_stock": [], "difference": None, "by": {}}
     number = seed
@@ -60,4 +63,4 @@ def _count_results(stock):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3)

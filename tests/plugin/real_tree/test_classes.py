@@ -70,6 +70,12 @@ def test_random_steps_are_equal(tree, tmp_path):
     _random(tree, tmp_path, seed=0, results=2000)
 
 
+@each_tree
+def test_random_steps_are_equal_when_fastdeploy_looks_at_the_results(tree, tmp_path):
+    """As its loops, its schedulers and its offline use look at each of them."""
+    _random(tree, tmp_path, 0, 1000, "looked")
+
+
 @pytest.mark.nightly
 @each_tree
 def test_more_random_steps_are_equal(tree, tmp_path):
@@ -80,9 +86,9 @@ def test_more_random_steps_are_equal(tree, tmp_path):
     assert told["experts"] > 200 * ("routing_host_view" in source)
 
 
-def _random(tree, tmp_path, seed, results):
+def _random(tree, tmp_path, seed, results, *looked):
     serves(tree)
-    told, _ = run(tree, str(LIB / "random_trials.py"), seed, results, folder=tmp_path)
+    told, _ = run(tree, str(LIB / "random_trials.py"), seed, results, *looked, folder=tmp_path)
     assert told["difference"] is None, told
     assert len(told["refused_by_stock"]) <= told["scripts"] // 50, told["refused_by_stock"]
     return told
