@@ -102,8 +102,8 @@ def _fast_paths(module: Any) -> dict[str, bool]:
 
 LIBRARIES = (
     *("fastdeploy-gpu", "fastdeploy", "paddlepaddle-gpu", "paddlepaddle", "paddleformers", "numpy"),
-    *("msgpack", "pyzmq", "pydantic", "prometheus-client", "tokenizers", "transformers", "uvicorn"),
-    *("starlette", "fastapi", "uvloop", "Cython"),
+    *("msgpack", "msgspec", "pyzmq", "pydantic", "prometheus-client", "tokenizers", "transformers"),
+    *("uvicorn", "starlette", "fastapi", "uvloop", "Cython"),
 )
 """Distributions whose versions are reported: the replaced code works with them."""
 

@@ -1,6 +1,5 @@
 """Results packed without dictionaries: msgpack's own bytes, whatever is in them."""
 
-import dataclasses
 import datetime
 import functools
 import gc
@@ -64,33 +63,20 @@ def same(messages, batch):
 
 # ---- values ----------------------------------------------------------------------------------------
 
-EDGES = [0, 1, 23, 31, 32, 33, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**16, 2**31, 2**32 - 1, 2**32, 2**63]
-INTEGERS = sorted({sign * edge + by for edge in EDGES for sign in (1, -1) for by in (-1, 0, 1)})
 Texts, Integers, Floats, Lists = (type("Own", (one,), {}) for one in (str, int, float, list))
-TEXTS = [
-    "",
-    *("a" * count for count in (1, 31, 32, 255, 256, 65536)),
-    "\u00e9" * 16,
-    "\u4e2d" * 85,
-    "\U0001f600",
-]
-KNOWN = [
-    *(None, True, False, 0.0, -0.0, 1e300, float("inf"), float("-inf"), float("nan"), b"", b"a" * 300),
-    *([], [None] * 15, [1] * 16, [[2.5]] * 70000, (), (1, "a"), {}, {"a": [{"b": None}]}, {1: 2, None: 3}),
+VALUES = [
+    *(None, True, 0.0, -0.0, 1e300, float("inf"), float("nan"), 2**64 - 1, -(2**63), 2**64, -(2**63) - 1),
+    *("", "a" * 31, "a" * 32, "\u00e9" * 16, "\U0001f600", "\ud800", b"", b"a" * 300, bytearray(b"a")),
+    *([], [1] * 16, [[2.5]] * 70000, (1, "a"), {"a": [{"b": None}]}, {1: 2, None: 3}, memoryview(b"abc")),
     *({str(number): number for number in range(count)} for count in (15, 16, 65536)),
-    2**64 - 1,
-    *[number for number in INTEGERS if -(2**63) <= number < 2**64],
-    *TEXTS,
-]
-UNKNOWN = [
-    *(2**64, -(2**63) - 1, "\ud800", object(), np.float64(1.5), np.int64(7), np.array([0.5], ">f8")),
-    *(np.zeros((2, 0)), np.ones((3, 2))[:, 1], np.array([True]), np.ones(2, np.float16), bytearray(b"a")),
-    *(np.array([2**64 - 1], np.uint64), [2**64], [[np.float32(0.5)]], memoryview(b"abc")),
-    *(SimpleNamespace(), {"a": {b"b": [np.float64(1.5)]}}, Texts("a"), Integers(5), Floats(0.5), Lists([1])),
+    *(np.float64(1.5), np.int64(7), np.array([0.5], ">f8"), np.zeros((2, 0)), np.ones((3, 2))[:, 1]),
+    *(np.array([True]), np.ones(2, np.float16), np.array([2**64 - 1], np.uint64), [[np.float32(0.5)]]),
+    *(object(), SimpleNamespace(), [2**64], {"a": {b"b": [np.float64(1.5)]}}),
+    *(Texts("a"), Integers(5), Floats(0.5), Lists([1])),
 ]
 
 
-@each("value", [*KNOWN, *UNKNOWN])
+@each("value", VALUES)
 def test_every_value(value, plan, messages):
     """Of a result, of its output; and of its request, which a template has."""
     batch = [[result(plan, "one")], [result(plan, "two", prompt=value)], [result(plan, "three")]]
@@ -151,49 +137,6 @@ def test_named_tuples_of_arrays(plan, messages):
     same(messages, [[result(plan, prompt_logprobs=plan.fd.LogprobsLists([[1]], np.ones((1, 1)), [2]))]])
 
 
-plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text()
-plain |= st.binary(max_size=300)
-
-
-def containers(inner):
-    texts = st.text(max_size=40)
-    return st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=5) | st.tuples(inner, inner)
-
-
-values = st.recursive(plain, containers, max_leaves=10)
-
-
-def names_of(cls):
-    return [field.name for field in dataclasses.fields(cls)]
-
-
-@st.composite
-def results(draw):
-    """Any value for any attribute."""
-    plan, _ = plan_and_messages()
-    slot, sent = draw(st.integers(0, 600)), draw(st.integers(0, 2**20))
-    made = plan.new_result(slot, sent, draw(st.text()), draw(st.sampled_from([3, 4])), None)
-    names = [name for name in vars(made) if name not in ("request_id", "outputs", "metrics")]
-    for name in draw(st.lists(st.sampled_from(names), max_size=5)):
-        setattr(made, name, draw(values))
-    for name in draw(st.lists(st.sampled_from(names_of(plan.fd.CompletionOutput)), max_size=5)):
-        setattr(made.outputs, name, draw(values))
-    if draw(st.booleans()):
-        stamps = plan.fd.RequestMetrics(arrival_time=draw(st.floats()))
-        for name in draw(st.lists(st.sampled_from(names_of(plan.fd.RequestMetrics)), max_size=5)):
-            setattr(stamps, name, draw(plain))
-        made.metrics = plan.copy_metrics(stamps)
-    if draw(st.integers(0, 9)) == 0:
-        made.outputs = None
-    return made
-
-
-@examples(15)
-@given(st.lists(st.lists(st.deferred(results), max_size=3), max_size=4))
-def test_any_results(batch):
-    same(plan_and_messages()[1], batch)
-
-
 numbers = st.integers(-(2**31), 2**31 - 1)
 
 
@@ -229,11 +172,9 @@ def test_any_rows(data):
 
 
 def test_batches_of_all_sizes(plan, messages):
-    for count in (0, 1, 15, 16, 700):
+    for count in (0, 1, 16, 700):
         same(messages, [[result(plan, str(number))] for number in range(count)])
-        same(messages, [[result(plan, str(number)) for number in range(count)]])
-    same(messages, [[], [result(plan)], []])
-    same(messages, [(result(plan), result(plan, "two"))])
+        same(messages, [[result(plan, str(number)) for number in range(count)], []])
 
 
 def test_what_is_no_result_fails_as_with_msgpack(plan, messages):

@@ -7,10 +7,7 @@ and nothing is read where something else lies by now.  In child processes: a mis
 import contextlib
 import functools
 import gc
-import threading
 
-import msgpack
-import numpy as np
 import pytest
 
 from tests.lib.children import in_a_child
@@ -38,16 +35,6 @@ def handover_in(scheduler, plan):
 def by_process(plan, results):
     results_ = imported("fd_postproc.fastdeploy.engine.results._results")
     return results_.by_process(plan, {"a": results}, {}, None, True)
-
-
-class Finaliser:
-    """A value that calls something when it goes."""
-
-    def __init__(self, call):
-        self.call = call
-
-    def __del__(self):
-        self.call()
 
 
 # ---- a step ------------------------------------------------------------------------------------------------
@@ -92,39 +79,6 @@ def test_times_that_change_during_a_step_are_those_that_were_checked(rig_of, nam
 # ---- results on their way ----------------------------------------------------------------------------------
 
 
-class Lock:
-    """A lock after whose wait something else has happened."""
-
-    def __init__(self, change):
-        self.lock, self.change = threading.Lock(), change
-
-    def acquire(self, *arguments):
-        taken = self.lock.acquire(*arguments)
-        if taken and arguments != (False,):
-            self.change()
-        return taken
-
-    def release(self):
-        self.lock.release()
-
-    def __enter__(self):
-        return self.acquire()
-
-    def __exit__(self, *error):
-        self.release()
-
-
-def test_a_name_that_goes_while_the_scheduler_is_waited_for(plan):
-    def work():
-        made, scheduler = [new_result(plan, name) for name in "ab"], scheduler_of("a", "b")
-        scheduler.mutex = Lock(lambda: made[1].__delattr__("request_id"))
-        scheduler.responses_not_empty = threading.Condition(scheduler.mutex)
-        assert handover_in(scheduler, plan).put(made)
-        assert scheduler.responses == {"a": made[:1], "b": made[1:]}
-
-    in_a_child(work)
-
-
 class Meddling:
     """An output of another class, which is asked for its number."""
 
@@ -154,45 +108,6 @@ def test_a_waiting_list_that_goes_while_an_interval_looks_at_a_result(plan):
     assert handover.put([first])
     assert handover.put([second])
     assert stolen == [[]]
-
-
-@each("what", ["outputs", "token_ids"])
-def test_a_text_whose_end_changes_the_next_result(plan, what):
-    def work():
-        one, two = new_result(plan, "a"), new_result(plan, "a")
-        output = two.outputs
-        one.outputs.text = Finaliser(lambda: delattr(two if what == "outputs" else output, what))
-        with contextlib.suppress(AttributeError):
-            by_process(plan, [one, two])
-        assert one.outputs.text == ""
-
-    in_a_child(work)
-
-
-class Array:
-    """A tensor, whose numbers its own code gives."""
-
-    def __init__(self, change):
-        self.change = change
-
-    def tolist(self):
-        return [1, 2]
-
-    def numpy(self):
-        self.change()
-        return np.array([1, 2])
-
-
-@each("left", [0, 1])
-def test_results_that_go_while_they_are_packed(plan, left):
-    def work():
-        batch = [new_result(plan, "a") for _ in range(3)]
-        batch[left].ic_req_data = Array(lambda: batch.__delitem__(slice(left, None)))
-        packer = imported("fd_postproc.fastdeploy.engine.results._results").Messages(plan)
-        assert len(msgpack.unpackb(packer.pack([batch]))[0]) == 3
-        assert len(batch) == left
-
-    in_a_child(work)
 
 
 # ---- a collection at any moment ----------------------------------------------------------------------------

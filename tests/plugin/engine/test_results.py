@@ -215,6 +215,27 @@ def packed(rig, made):
     return msgpack.unpackb(message)[0][0]
 
 
+OF_A_REQUEST = [
+    ("prompt_token_ids_len", 9, "prompt_token_ids_len", 9),
+    ("num_cached_tokens", 7, "num_cached_tokens", 7),
+    ("ic_req_data", {"a": 1}, "ic_req_data", {"a": 1}),
+    ("multimodal_inputs", {"num_input_image_tokens": 3}, "num_input_image_tokens", 3),
+    ("multimodal_inputs", {"num_input_video_tokens": 4}, "num_input_video_tokens", 4),
+]
+
+
+@each("name, value, key, shown", OF_A_REQUEST)
+def test_what_changes_of_a_request_is_in_its_next_result(name, value, key, shown, running):
+    rig = running("plain")
+    before = packed(rig, steady(rig))
+    setattr(rig.requests["one"], name, value)
+    made, messages = steady(rig), Messages(rig.processor.plan)
+    assert before[key] != shown
+    messages.pack([[made]])
+    assert messages.asked == 0  # a template's bytes
+    assert packed(rig, made)[key] == shown
+
+
 @each_channel
 def test_lists_of_results_are_their_own(channel, running):
     rig = running(channel)

@@ -15,4 +15,4 @@ def test_results_are_packed_as_msgpack_packs_them(tree, tmp_path):
     told, _ = run(tree, str(LIB / "packed_results.py"), 100, folder=tmp_path)
     assert told["difference"] is None
     assert told["results"] > 2000
-    assert told["asked"] < told["results"] / 4  # ends of requests that speculate
+    assert told["asked"] < told["results"] / 2  # first tokens, ends, what is no steady state

@@ -357,7 +357,7 @@ cdef bint _are_usual(Plan plan, contents) except -1:
         if type(content) is not plan.result:
             return False
         result = content
-        if result.is_told():
+        if result.is_unread():
             continue
         output = result.outputs
         if type(output) is not plan.outputs or not PyList_CheckExact(output.token_ids):
@@ -369,7 +369,7 @@ cdef bint _are_usual(Plan plan, contents) except -1:
 
 cdef int _give_text(Result result) except -1:
     """Set the empty text of a result with tokens."""
-    if result.is_told():
+    if result.is_unread():
         result.has_text = True
     elif result.outputs.token_ids:
         result.outputs.text = ""

@@ -62,7 +62,7 @@ cdef class Interval:
 
     cdef bint _is_first(self, Result result) except -1:
         """Whether a result is an answer's first: after an abort an id may come again."""
-        return (result.sent if result.is_told() else getattr(result.outputs, "send_idx", None)) == 0
+        return (result.sent if result.is_unread() else getattr(result.outputs, "send_idx", None)) == 0
 
     cdef list waiting(self, name):
         """The results of a request that wait; they do until `let_go`."""
@@ -140,7 +140,7 @@ cdef bint _are_joined_so(one, other, kind) except -1:
 
 cdef Py_ssize_t _tokens_of(one) except -1:
     """The number of a result's tokens; 0 if it cannot be joined with others."""
-    return (<Result>one).rows if isinstance(one, Result) and (<Result>one).is_told() else 0
+    return (<Result>one).rows if isinstance(one, Result) and (<Result>one).is_unread() else 0
 
 
 cdef Result _joined(list results):

@@ -66,8 +66,8 @@ cdef class Messages:
                 results = list(some)
                 fdm_put_array(&out, len(results))
                 for result in results:
-                    if (known and type(result) is self.plan.result and (<Result>result).is_told()
-                            and (<Result>result).template.parts is not None):
+                    if (known and type(result) is self.plan.result and (<Result>result).is_unread()
+                            and (<Result>result).template.packed is not None):
                         (<Result>result).put(&out, self.encode)
                     else:
                         content = self._of_dictionary(result, reads_arrays)

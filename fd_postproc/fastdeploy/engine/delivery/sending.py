@@ -180,9 +180,10 @@ class Sending:
         FastDeploy's method sends after it has asked for the message, and what it calls then does not raise.
         """
         server, message = engine.send_response_server, None
-        if self.guard.is_on and self._knows(server):
+        if self.guard.is_on:
             try:
-                packed = self._packed(batch, functools.partial(_reads_arrays, server, process))
+                reads = functools.partial(_reads_arrays, server, process)
+                packed = self._packed(batch, reads) if self._knows(server) else None
                 if packed is not None:
                     message = _Packed(packed)
                     self._send(server, [[message]], worker_pid=process)

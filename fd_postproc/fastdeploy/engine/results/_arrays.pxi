@@ -8,9 +8,6 @@ from fd_postproc.headers.msgpack cimport (
 )
 from fd_postproc.headers.packed_array cimport FDY_DIMENSIONS, fdy_array, fdy_settle
 
-cdef enum:
-    LARGE = 1 << 16  # bytes of an array that is copied without the GIL
-
 cdef Py_ssize_t LONGEST_VALUE = 0xFFFFFFFF - 64  # of one value; as in packed_array.h
 
 
@@ -39,11 +36,8 @@ cdef bytes packed_array(value, bint as_one):
         fdm_begin(&out, 0)
         try:
             fdm_room_for_array(&out, &array, not as_one)
-            if view.len < LARGE:
+            with nogil:
                 fdm_write_array(&out, &array, not as_one)
-            else:
-                with nogil:
-                    fdm_write_array(&out, &array, not as_one)
             return fdm_end(&out)
         finally:
             fdm_give_up(&out)

@@ -268,8 +268,8 @@ cdef class Batch:
         cdef tuple facts = (name, length, cached, images, videos, self.output_type, scored)
         before = self.templates[i]
         if (type(before) is Template and (<Template>before).facts == facts
-                and (<Template>before).sample.ic_req_data is req_data
-                and plan.are_alike(stamps, (<Template>before).sample.metrics)):
+                and (<Template>before).req_data is req_data
+                and plan.are_alike(stamps, (<Template>before).metrics)):
             return before
         sample = plan.ordinary(plan.stock, i, 0, name, self.output_type, plan.copy_metrics(stamps))
         sample.ic_req_data = req_data

@@ -1,6 +1,6 @@
-# A result: the numbers of a step and its request's template, until it is looked at; FastDeploy's object then.
+# A result: the numbers of a step and its request's template, until it is read; FastDeploy's object then.
 cimport cython
-from cpython.dict cimport PyDict_Copy, PyDict_SetItem
+from cpython.dict cimport PyDict_Copy
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
@@ -19,6 +19,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     _INDEX, _SEND, _TOKENS, _LOGPROB, _TOP, _TEXT, _DRAFT, _MASK, _LATEST, _EXECUTE, _FORWARD
+    _MOST_KINDS = 16
 
 STAMPS = ("engine_recv_latest_token_time", "llm_engine_recv_latest_token_timestamp",
           "model_execute_time", "model_forward_time")
@@ -43,17 +44,21 @@ cdef class Template:
     """What the results of a request have in common, as FastDeploy's object, dictionary and bytes."""
 
     cdef Plan plan
-    cdef tuple facts    # what it was made of, besides objects
+    cdef tuple facts    # what it was made of, besides
+    cdef object req_data, metrics  # these
     cdef bint scored    # whether there are log-probabilities
     cdef object sample  # FastDeploy's RequestOutput
     cdef dict shown     # its dictionary; None: FastDeploy makes each result's
-    cdef list parts     # that, packed, and cut where values vary; None: it cannot be
-    cdef bytes kinds    # of what is between two parts
+    cdef bytes packed   # that, without what varies; None: it cannot be packed
+    cdef Py_ssize_t n   # of values that vary
+    cdef unsigned char kinds[_MOST_KINDS]
+    cdef Py_ssize_t ends[_MOST_KINDS + 1]  # of the bytes before each of them, and of all
 
     @staticmethod
     cdef Template of(Plan plan, tuple facts, sample, bint scored):
         cdef Template self = Template.__new__(Template)
         self.plan, self.facts, self.sample, self.scored = plan, facts, sample, scored
+        self.req_data, self.metrics = sample.ic_req_data, sample.metrics
         try:
             if plan.shows_as_known():
                 self._cut(sample.to_dict())
@@ -71,19 +76,26 @@ cdef class Template:
                 kinds.append(_VARYING[name][key])
         if all([type(one) in (float, int, str, bool, type(None)) for one in shown["metrics"].values()]):
             self.shown = shown  # of other values FastDeploy makes copies
-        parts = encode(marked).split(_CUT)
-        if len(parts) == len(kinds) + 1:
-            self.parts, self.kinds = parts, bytes(kinds)
+        cdef list parts = encode(marked).split(_CUT)
+        cdef Py_ssize_t i, end = 0
+        if not len(parts) == len(kinds) + 1 <= _MOST_KINDS:
+            return 0
+        self.n = len(kinds)
+        for i in range(self.n + 1):
+            end += len(parts[i])
+            self.ends[i] = end
+            if i < self.n:
+                self.kinds[i] = kinds[i]
+        self.packed = b"".join(parts)
         return 0
 
 
 cdef class Result:
-    """A result: numbers until somebody looks at it, then all that FastDeploy's object is.
+    """A result: numbers until other code reads it, then all that FastDeploy's object is.
 
-    The base, before FastDeploy's RequestOutput, of `Plan.result`.  Its request and whether it ends that are
-    always here.  The rest is made by FastDeploy's classes, as the object's attributes, when something else is
-    read, set or deleted; of an output that is read alone, just the output.  So there are no attributes that
-    have to be kept equal to the numbers.
+    It is a base of `Plan.result`, before FastDeploy's RequestOutput.  Two attributes are always here.  As
+    soon as another one is read, set or deleted, FastDeploy's classes make all of them, once, and the numbers
+    count no more.  Where the output alone is read, it alone is made: FastDeploy's loops read no more.
 
     Attributes
     ----------
@@ -115,8 +127,8 @@ cdef class Result:
 
     # ---- numbers
 
-    cdef bint is_told(self) noexcept:
-        """Whether it is numbers, of which nobody has a copy."""
+    cdef bint is_unread(self) noexcept:
+        """Whether it is numbers, and no object has been made of them."""
         return self.template is not None and not self.has_output
 
     cdef int take_room(self, Py_ssize_t rows, Py_ssize_t cols) except -1:
@@ -153,21 +165,20 @@ cdef class Result:
     cdef int put(self, fdm_out *out, encode) except -1:
         """Write it as msgpack packs its dictionary; `encode` makes the bytes of other objects."""
         cdef Template template = self.template
-        cdef Py_ssize_t i, j, n = len(template.kinds)
+        cdef Py_ssize_t i, j, begin = 0
         cdef unsigned char *p
         cdef int kind
-        for i in range(n + 1):
-            part = template.parts[i]
-            fdm_copy(out, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
-            if i == n:
+        for i in range(template.n + 1):
+            fdm_copy(out, PyBytes_AS_STRING(template.packed) + begin, template.ends[i] - begin)
+            if i == template.n:
                 return 0
-            kind = template.kinds[i]
+            begin, kind = template.ends[i], template.kinds[i]
             if kind == _TOP and template.scored:
                 fdm_put_logprobs(out, self.ids, self.scores(), self.ranks(), self.rows, self.cols)
                 continue
             if kind == _DRAFT or kind == _MASK:
-                part = encode(self.draft if kind == _DRAFT else self.mask)
-                fdm_copy(out, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
+                content = encode(self.draft if kind == _DRAFT else self.mask)
+                fdm_copy(out, PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content))
                 continue
             fdm_room(out, 9 + 5 * self.rows)
             p = out.at + out.n
@@ -257,7 +268,7 @@ cdef class Result:
 
 
 cdef Result _numbers(Template template):
-    """A result that nobody has looked at, still without its numbers."""
+    """A result that is still without its numbers."""
     cdef Result made = (<PyTypeObject *>template.plan.result).tp_new(
         template.plan.result, <PyObject *>_no_arguments, NULL)
     made.template = template
@@ -271,7 +282,7 @@ def pair(list results not None, dict rows_of not None):
     """Give results their draft log-probabilities, by request and slot."""
     cdef Result result
     for one in results:
-        result = one if isinstance(one, Result) and (<Result>one).is_told() else None
+        result = one if isinstance(one, Result) and (<Result>one).is_unread() else None
         # FastDeploy's tests give stand-ins for outputs, without a slot: the request alone decides then.
         slot = getattr(one.outputs, "index", None) if result is None else result.index
         rows = rows_of.get((one.request_id, slot))

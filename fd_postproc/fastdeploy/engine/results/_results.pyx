@@ -3,7 +3,7 @@
 """Makes a step's results in bulk.
 
 The files included here, one idea each: arrays as bytes, what is known of FastDeploy, a result, which is
-numbers and a template until somebody reads it, FastDeploy's counters, the batch loop that advances every
+numbers and a template until other code reads it, FastDeploy's counters, the batch loop that advances every
 request of a step, and its stages.  From ``delivery/``: messages, the stream interval, the hand-over in
 FastDeploy's scheduler.  They are no extension of their own: they read a result's numbers.
 """
