@@ -187,8 +187,7 @@ class Picture:
         return [step for step in self.steps if step.at >= since]
 
     def rates(self) -> dict[str, float]:
-        """Of `lately`: steps and tokens a second, requests with tokens and tokens of a step; "
-        "medians of stages."""
+        """Of `lately`: steps and tokens a second, requests and tokens of a step, medians of stages."""
         steps = self.lately
         if not steps:
             return {}

@@ -72,7 +72,7 @@ class KeyRule(enum.Enum):
 def key_rule(get_output_ep: Callable[..., Any] | None) -> KeyRule:
     """Detect whether FastDeploy's ops make a queue's key as ours do.
 
-    Three rules were shipped over time.  Two sides with different ones never meet, and nothing tells them.
+    Three rules were shipped over time.  Two sides with different ones never meet, and neither can see it.
     `get_output_ep` is the only op that looks the queue up at every call, so that it can be asked for a queue
     of our own, which is removed again.  Where the ops cannot be loaded at all, only our side makes keys.
 

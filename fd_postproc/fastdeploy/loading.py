@@ -1,4 +1,4 @@
-"""This module calls a function when another module has been imported; it uses the standard library only.
+"""Calls a function when another module has been imported; it uses the standard library only.
 
 FastDeploy calls plug-ins while it imports its own package, when its serving code cannot be imported yet.
 """

@@ -184,7 +184,7 @@ def _left(seam: Seam, name: str) -> str:
 
 
 def _worker() -> dict[str, Any]:
-    """The worker's parts that stay FastDeploy's, and why; or why they cannot be told here."""
+    """The worker's parts that stay FastDeploy's, and why; or why that is unknown here."""
     from ..ops.table import SAVE_OPS
     from .build import ops_module
 

@@ -1,4 +1,4 @@
-"""This module identifies the engine's process for the API server, and tells whether it is alive.
+"""Identifies the engine's process for the API server, and says whether it is alive.
 
 The engine listens at a Unix socket for requests.  The kernel names the process that made the socket listen.
 Its start time in ``/proc`` distinguishes it from a later process with the same number.

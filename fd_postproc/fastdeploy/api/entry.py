@@ -56,7 +56,7 @@ def _put_in(name: str, module: Any) -> None:
         reason = gate.put_in(seam, module)
         if reason is None:
             return
-        if not gate.is_taken(seam):  # what is taken is told when it serves: `started`
+        if not gate.is_taken(seam):  # what is taken is reported when it serves: `started`
             report({name: False}, API)
         has_own = getattr(module, "__name__", "") in SEAMS["api chunks"].modules  # its classes are its own
         if (has_own or not gate.is_taken(seam)) and (name, reason) not in _told:

@@ -1,4 +1,4 @@
-"""This module writes responses that are not streamed: what `answers` has withheld goes into their JSON.
+"""Writes responses that are not streamed: what `answers` has withheld goes into their JSON.
 
 FastDeploy's route calls ``JSONResponse(content=answer.model_dump())`` within its ``connection_manager()``.
 Ours notes that a task is such a route's, and our response class asks what its answer lacks.  Long lists are

@@ -1,4 +1,4 @@
-"""This module keeps the templates of chunks: the next stream tries the one that an earlier stream has cut."""
+"""Keeps the templates of chunks: the next stream tries the one that an earlier stream has cut."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This module unpacks a step's results from msgpack, and leaves log-probabilities packed until they are read.
+"""Unpacks a step's results from msgpack, and leaves log-probabilities packed until they are read.
 
 FastDeploy's dispatcher calls ``msgpack.unpackb``, which makes a Python object for each log-probability.  Most
-of them are only written again, or nobody asked for them.  Here the dispatcher gets another ``msgpack``.
+of them are only written again, or no client asked for them.  Here the dispatcher gets another ``msgpack``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module has FastDeploy's generators wait at a feed with their limits of time, without task and timer.
+"""Has FastDeploy's generators wait at a feed with their limits of time, without task and timer.
 
 They wait for each result with a time limit.  asyncio's own wait makes a task on Python 3.10 and 3.11, and a
 timer always: 20 us for a result that is there, ours 1.

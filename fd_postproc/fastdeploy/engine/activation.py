@@ -1,4 +1,4 @@
-"""Decides whether our token processor is active, tells the workers, and logs the decision."""
+"""Decides whether our token processor is active, informs the workers, and logs the decision."""
 
 from __future__ import annotations
 

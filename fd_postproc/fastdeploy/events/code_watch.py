@@ -14,12 +14,12 @@ LOOK_S = 5.0
 
 
 def report_known(side: str) -> None:
-    """Set the gauge that says whether the code of a side is known: 0 if somebody has wrapped some of it."""
+    """Set the gauge that says whether the code of a side is known: 0 if a program has wrapped some of it."""
     export("known", "side", side, not gate.is_wrapped(side))
 
 
 class CodeWatch:
-    """Names each function once that somebody has wrapped or replaced since the gate knew it.
+    """Names each function once that was wrapped or replaced since the gate knew it.
 
     A process's periodic thread calls `look`; only every `LOOK_S` seconds it costs anything.
     """

@@ -3,7 +3,7 @@
 FastDeploy's processes write their metrics into files of one folder, and a scrape reads all of them.  Gauges
 of prometheus_client's own would mislead there: a forked child repeats each gauge of its parent as 0, the file
 of a killed process counts for ever, and a process that gets its number goes on with its values.  Each process
-of ours has files of a name that nobody had before, and holds a lock on them, which the kernel takes back
+of ours has files of a new name, and holds a lock on them, which the kernel takes back
 whatever the process dies of, in any PID namespace.  Files without a lock are removed by the others.
 
 A file of FastDeploy's that cannot be read makes its page an HTTP 500, for as long as the folder lives.
@@ -179,7 +179,7 @@ def report(taken: dict[str, bool], side: str) -> None:
 
 
 def sweep() -> None:
-    """Remove the files of ended processes, once in `SWEEP_S`; whoever looks at the health calls it."""
+    """Remove the files of ended processes, once in `SWEEP_S`; each look at the health calls it."""
     global _due
     folder, now = os.environ.get(_FOLDER), time.monotonic()
     if folder and now >= _due:

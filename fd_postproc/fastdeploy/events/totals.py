@@ -126,7 +126,7 @@ class Reports:
         self._counters, self._logger, self._due = counters, logger, 0.0
         self._metrics = {name: made for name, text in NAMES.items() if (made := counter(name, text))}
         self._told = dict.fromkeys(self._metrics, 0.0)
-        self._troubles: dict[str, int | float] = dict.fromkeys(TROUBLES, 0)  # that were told
+        self._troubles: dict[str, int | float] = dict.fromkeys(TROUBLES, 0)  # that were reported
         self._complaints = Complaints(lambda text: logger.error(f"fd_postproc: {text}"))
         try:
             self._log_period = LOG_STATS.value

@@ -1,4 +1,4 @@
-"""Reads what runs when a function of FastDeploy's is called: itself, a wrapper of somebody else's, or ours.
+"""Reads what runs when a function of FastDeploy's is called: itself, a wrapper of another program's, or ours.
 
 Whether an object is a function is asked of its exact type: proxies, as wrapt's, pass for what they wrap.  So
 do their classes in wrapt without its C extension: their names are read past metaclasses and properties.
@@ -34,7 +34,7 @@ def layers_of(value: Any, calls_outer: bool = False) -> list[Any]:
     ----------
     value : callable
     calls_outer : bool
-        Whether what somebody has put around an object of ours still runs: then only what is below ours is
+        Whether a wrapper around an object of ours still runs: then only what is below ours is
         given.
     """
     found: list[Any] = []
@@ -60,7 +60,7 @@ def _text(value: Any) -> str:
 
 
 def _asked(value: Any, name: str) -> Any:
-    """An attribute of somebody else's object; None where it raises, too."""
+    """An attribute of another program's object; None where it raises, too."""
     try:
         return getattr(value, name, None)
     except Exception:
@@ -136,7 +136,7 @@ def place_of(wrapper: Any) -> tuple[str, str, int]:
 
 
 def foreign_layer(op: Any) -> Any:
-    """Somebody's Python code around an op of FastDeploy's; None if there is none.
+    """Python code of another program around an op of FastDeploy's; None if there is none.
 
     Ops are functions in C, functions that Paddle has generated for them, or FastDeploy's own around both.
     """

@@ -1,7 +1,7 @@
 """Decides for each seam whether FastDeploy's code is known, by the statements of its functions.
 
 A row of `seams.SEAMS` names the functions whose text ours stands for.  What is *called* by such a name is
-judged (`called`): a wrapper of somebody else's is new code.  A function is read, never run: every statement,
+judged (`called`): a wrapper of another program's is new code.  A function is read, not run: every statement,
 under its parent's header and after the statement before it, has to be recorded.  Left out are log calls and
 what only they read, docstrings, annotations, and imports of ops.  Data that ours restates, as an enum's
 members, are compared by their value (`data`).  What runs of a known function is compared with its
@@ -35,7 +35,7 @@ class NewCode(NamedTuple):
     function: str
     file: str
     line: int
-    change: str = ""  # what somebody else has done to it: "wrapped by traced"
+    change: str = ""  # what another program has done to it: "wrapped by traced"
 
     @property
     def text(self) -> str:
@@ -147,7 +147,7 @@ class Gate:
         return row.name in self._taken
 
     def is_used(self, row: Seam) -> bool:
-        """Whether ours is used here, as far as `note_used` was told."""
+        """Whether ours is used here, as far as `note_used` knows."""
         return not self._off.get((row.side, row.name.removeprefix("api ")), False)
 
     def note_used(self, side: str, name: str, is_used: bool) -> None:
@@ -155,19 +155,19 @@ class Gate:
         self._off[side, name] = not is_used
 
     def changes(self, side: str, **objects: Any) -> dict[str, list[NewCode]]:
-        """What somebody has wrapped or replaced since `judge` found it known, by seam.
+        """What was wrapped or replaced since `judge` found it known, by seam.
 
         Seams are the `side`'s of which ours is used.  In `objects` are FastDeploy's objects by seam, on which
         methods may be set.
         """
-        told: dict[str, list[NewCode]] = {}
+        found: dict[str, list[NewCode]] = {}
         for held in list(self._judgements.values()):
             row = held.row
             if row.side == side and self.is_used(row) and not held.verdict.unknown:
                 now = [*functions_of(row, held.place, held.known)]
                 if not held.is_of(_what_runs(now)):
                     unknown = compared(now, held.known, row.facts, held.without).unknown
-                    told.setdefault(row.name, []).extend(unknown)
+                    found.setdefault(row.name, []).extend(unknown)
         for seam, one in objects.items():
             set_here = getattr(one, "__dict__", {})
             for name in SEAMS[seam].functions if self.is_used(SEAMS[seam]) else ():
@@ -175,11 +175,11 @@ class Gate:
                 if attribute in set_here and not is_ours(set_here[attribute]):
                     by, file, line = place_of(set_here[attribute])
                     change = NewCode(name, file, line, f"replaced on an object by {by}")
-                    told.setdefault(seam, []).append(change)
-        return {seam: changed for seam, changed in told.items() if changed}
+                    found.setdefault(seam, []).append(change)
+        return {seam: changed for seam, changed in found.items() if changed}
 
     def is_wrapped(self, side: str) -> bool:
-        """Whether a wrapper of somebody else's, or other data, is why a seam of a side is not ours."""
+        """Whether a wrapper of another program's, or other data, is why a seam of a side is not ours."""
         return any(
             one.row.side == side and not self.is_taken(one.row) and any(e.change for e in one.verdict.unknown)
             for one in self._judgements.values()
@@ -211,17 +211,17 @@ def compared(
         recorded = known.get(name, {})
         if (text := whole_of(function)) in recorded:
             marks.add(recorded[text])
-            told: Sequence[Statement] = ()
-        elif not (told := statements_of(function)):
+            statements: Sequence[Statement] = ()
+        elif not (statements := statements_of(function)):
             unknown.append(NewCode(name, "its source is not there", 0))
             continue
-        new = next((one for one in told if one.digest not in recorded), None)
+        new = next((one for one in statements if one.digest not in recorded), None)
         if new is not None:
             unknown.append(NewCode(name, file_of(function), new.line))
         elif not runs_its_text(function):
             line = function.__code__.co_firstlineno
             unknown.append(NewCode(name, file_of(function), line, "not what its file says: other code runs"))
-        marks |= {recorded.get(one.digest, "") for one in told}
+        marks |= {recorded.get(one.digest, "") for one in statements}
     unknown = [one for one in unknown if one.function not in without]
     signs = signs_of(marks, facts)
     for fact, both in signs.items() if not unknown else ():
@@ -237,7 +237,7 @@ def compared(
 def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterator[tuple[str, Any]]:
     """What runs by the names of a row and the record, as far as this FastDeploy has them.
 
-    A wrapper of somebody else's is an `NewCode`; what it wraps comes after it.
+    A wrapper of another program's is a `NewCode`; what it wraps comes after it.
     """
     is_of_any = any(one.startswith("*.") for one in row.stands_for)  # each class that defines it itself
     for named in dict.fromkeys((*row.functions, *(one for one in recorded if one[0] != MARK))):

@@ -27,11 +27,11 @@ def read() -> dict[str, Record]:
     return known if KNOWN.complaint else joined(known, unpacked(KNOWN.value))
 
 
-def unpacked(told: dict[str, dict[str, str]]) -> dict[str, Record]:
+def unpacked(known: dict[str, dict[str, str]]) -> dict[str, Record]:
     """A record from what its file holds: digests in a row, some with a mark behind them."""
     return {
         seam: {name: {one[:10]: one[10:] for one in text.split()} for name, text in functions.items()}
-        for seam, functions in told.items()
+        for seam, functions in known.items()
     }
 
 
@@ -49,8 +49,8 @@ def packed(record: dict[str, Record]) -> dict[str, dict[str, str]]:
 def joined(*records: dict[str, Record]) -> dict[str, Record]:
     """All that several records know; of two signs that differ none is left."""
     union: dict[str, Record] = {}
-    for told in records:
-        for seam, functions in told.items():
+    for known in records:
+        for seam, functions in known.items():
             for name, digests in functions.items():
                 into = union.setdefault(seam, {}).setdefault(name, {})
                 for digest, mark in digests.items():
@@ -65,5 +65,5 @@ def _agreed(one: str, other: str) -> str:
 
 def signs_of(marks: Iterable[str], facts: Sequence[str]) -> dict[str, set[str]]:
     """The signs that marks give each fact; two contradict each other."""
-    told = [*marks]
-    return {fact: {mark[place : place + 1] for mark in told} - {"", "."} for place, fact in enumerate(facts)}
+    known = [*marks]
+    return {fact: {mark[place : place + 1] for mark in known} - {"", "."} for place, fact in enumerate(facts)}

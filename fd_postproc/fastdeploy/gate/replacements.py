@@ -95,7 +95,7 @@ def with_globals(function: Any, **names: Any) -> Any:
     Raises
     ------
     TypeError
-        If it is none: its module's names would be somebody else's.
+        If it is none: its module's names would be another program's.
     """
     if type(function) is not types.FunctionType:
         raise TypeError(f"{function!r} is no plain function")

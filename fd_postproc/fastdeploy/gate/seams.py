@@ -41,7 +41,7 @@ class Seam:
     version has, as a ``__post_init__``, is unknown where it comes to be.  ``=module:NAME`` is data that ours
     restates: an enum's members, a class's bases and the values in its body, or a constant."""
     looked_at: tuple[str, ...] = ()
-    """Those of them that are looked at before each use: whatever stands there later is called."""
+    """Functions that are checked again at each call, so that a later wrapper still runs."""
     facts: tuple[str, ...] = ()
     """What versions with different statements do differently: attributes that our class needs."""
     is_program: bool = False  # whether its module reads the command line and loads a model when imported
@@ -263,7 +263,7 @@ _ROWS = (
         ("fastdeploy.engine.sched.scheduler_metrics_logger",),
         (),
         "engine.processor.step:adds_up",
-        "the scheduler's log is told of a step's tokens in one call, not of each request's",
+        "the scheduler's log gets a step's tokens in one call, not each request's",
         "the log lacks the tokens, the request goes on",
         (
             "SchedulerMetricsLogger.on_decode_tokens",
@@ -378,7 +378,7 @@ _ROWS = (
         ),
         "api.watchdog:install",
         "requests end when the engine's process is gone",
-        "FastDeploy's own method answers; nobody watches the engine",
+        "FastDeploy's own method answers; the engine is not watched",
     ),
     Seam(
         "api start",

@@ -319,10 +319,10 @@ def _is_remark(node: Any, reads: Counter[str]) -> bool:
 def _is_log(call: Any) -> bool:
     function = call.func if isinstance(call, ast.Call) else None
     if isinstance(function, ast.Attribute):
-        told = function.attr in _LOG_METHODS and "log" in _last_name(function.value)
+        is_logged = function.attr in _LOG_METHODS and "log" in _last_name(function.value)
     else:
-        told = _last_name(function) in _LOG_HELPERS
-    return told and all(map(_is_harmless, (*call.args, *(one.value for one in call.keywords))))
+        is_logged = _last_name(function) in _LOG_HELPERS
+    return is_logged and all(map(_is_harmless, (*call.args, *(one.value for one in call.keywords))))
 
 
 def _is_harmless(node: ast.AST) -> bool:

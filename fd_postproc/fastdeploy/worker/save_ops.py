@@ -60,7 +60,7 @@ class SaveOp:
 
     Any other exception falls back to FastDeploy's op for the call, if the message was not handed over.  It is
     handed over by the last thing that an op does in C: one that raises there has not sent the whole message,
-    and nobody uses the pieces of a frame that is not whole.  What raises after that is logged and counted.
+    and no reader uses the pieces of a frame that is not whole.  What raises after that is logged and counted.
     """
 
     def __init__(self, name: str, original: Callable[..., Any], get_output_ep: Any = None) -> None:
@@ -184,7 +184,7 @@ class SaveOp:
         try:
             result = self._send(args)
         except BaseException as error:
-            if isinstance(error, QueueError):  # its text says which limit, and tells nothing of a user
+            if isinstance(error, QueueError):  # its text says which limit, and nothing of a user
                 self._recorder.event(Kind.SEND_FAILED, -1, number, text=str(error))
                 ring.busy(False)
             else:

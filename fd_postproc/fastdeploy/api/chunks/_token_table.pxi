@@ -6,7 +6,7 @@ cdef struct text_record:
     uint32_t key_size     # a JSON string: what is shown for it
     uint32_t head_size    # {"token":<key>,"logprob":
     uint32_t tail_size    # ,"bytes":[...]
-    text_record *same     # the first record with an equal key: by it, equal texts are told
+    text_record *same     # the first record with an equal key: it identifies equal texts
     Py_ssize_t place      # of the last cell of a row that shows this text, while that row is written
 
 

@@ -1,4 +1,4 @@
-"""This module finds how the installed pydantic prints floats."""
+"""Finds how the installed pydantic prints floats."""
 
 from __future__ import annotations
 

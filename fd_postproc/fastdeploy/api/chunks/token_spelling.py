@@ -1,4 +1,4 @@
-"""This module spells token ids as FastDeploy shows them, by FastDeploy's own data processor."""
+"""Spells token ids as FastDeploy shows them, by FastDeploy's own data processor."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ cdef class Handover:
             self.interval.processes, self.interval.readers = processes, readers
 
     def release(self):
-        """End that: what waits leaves, to whoever takes it."""
+        """Stop holding results back, and wake the sender."""
         with self.scheduler.mutex:
             self.is_taken = False
             if self.interval is not None and self.interval.release(self.scheduler.responses, float("inf")):
@@ -179,11 +179,11 @@ cdef class Handover:
         return responses or None
 
     cdef double _due(self) except? -1:
-        """When to look again, whoever puts something."""
+        """When to look again, even if nothing is put."""
         return float("inf") if self.interval is None else self.interval.due()
 
     cdef int _notify(self) except -1:
-        """Wake whoever waits for responses."""
+        """Wake the threads that wait for responses."""
         self.scheduler.responses_not_empty.notify_all()
         self.steps_not_empty.notify_all()
         return 0

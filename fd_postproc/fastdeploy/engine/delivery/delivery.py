@@ -176,7 +176,7 @@ class Delivery:
             self.stock.loop(engine)
 
     def ended_threads(self) -> list[str]:
-        """Those of `THREADS` that were alive and are not, while their engine runs."""
+        """FastDeploy's `THREADS` that have died while their engine runs."""
         engine = self._engine and self._engine()
         if engine is None or not engine.running:
             return []
@@ -231,7 +231,7 @@ class Delivery:
         return results
 
     def _release(self, scheduler: Any) -> None:
-        """Have what waits for the interval leave to whoever takes it."""
+        """Stop holding results back for the interval."""
         known, handover = self._handover
         try:
             if handover is not None and known is scheduler:

@@ -30,12 +30,12 @@ class JoinedReaders:
         addresses = getattr(engine.send_response_server, "worker_push_addresses", None) or {}
         if now >= self._next or addresses.keys() != self._asked.keys():
             self._next = now + PERIOD_S
-            told = {process: has_announced(address, JOINED) for process, address in [*addresses.items()]}
-            for process, takes in told.items():
+            announced = {process: has_announced(address, JOINED) for process, address in [*addresses.items()]}
+            for process, takes in announced.items():
                 if self._asked.get(process) != takes:
                     self._tell(engine.llm_logger, process, takes)
-            self._asked = told
-            self._readers = frozenset(process for process, takes in told.items() if takes)
+            self._asked = announced
+            self._readers = frozenset(process for process, takes in announced.items() if takes)
         return self._readers
 
     def _tell(self, log: Any, process: int, takes: bool) -> None:

@@ -50,7 +50,7 @@ class Stock(NamedTuple):
 
 
 def _known(holder: Any, name: str) -> Any:
-    """FastDeploy's own function, also where ours is installed; None if somebody has wrapped it."""
+    """FastDeploy's own function, also where ours is installed; None if another program has wrapped it."""
     function = getattr(holder, name, None)
     if is_ours(function):
         function = getattr(function, "__wrapped__", None)

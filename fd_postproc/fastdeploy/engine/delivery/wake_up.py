@@ -15,7 +15,7 @@ from ...gate.judgements import gate
 from ...gate.replacements import Replacement
 
 LONGEST_WAIT_S = 0.5
-"""Seconds within which a thread notices that it was told to end."""
+"""Seconds within which a thread notices that it is to end."""
 
 TIMEOUT = "wait_response_timeout"
 

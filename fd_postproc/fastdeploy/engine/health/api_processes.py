@@ -1,4 +1,4 @@
-"""The engine notices an API process that is gone, and ends what nobody reads any more.
+"""The engine notices an API process that is gone, and ends requests without a reader.
 
 FastDeploy's engine goes on with the requests of an API process that was killed, up to their last token, and
 keeps their results in a socket without a limit.
@@ -22,7 +22,7 @@ IPC = "ipc://"
 class ApiProcesses:
     """The API processes that get results; `look` runs in the engine's thread that sends them.
 
-    A process is gone if it was seen alive in ``/proc`` and no longer is, or if it was never seen and nobody
+    A process is gone if it was seen alive in ``/proc`` and no longer is, or if it was never seen and none
     listens at its socket: one in another PID namespace does.
 
     Attributes

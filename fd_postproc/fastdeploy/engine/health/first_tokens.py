@@ -35,8 +35,8 @@ Address = tuple[str, int]
 class Connection:
     """Connection to a prefill node's connector, which the kernel closes when the engine dies.
 
-    That nobody listens is not to be waited for: API processes inherit the engine's listening socket, and
-    outlive it.  The kernel accepts connections there, and nobody greets; in an engine that is alive a thread
+    A closed socket is not to be waited for: API processes inherit the engine's listening socket, and
+    outlive it.  The kernel accepts connections there, and none greets; in an engine that is alive a thread
     of libzmq does, however busy it is.  A stopped engine keeps its connections.  So does a host that has
     vanished, for ever or for `limit` seconds.
     """
@@ -60,7 +60,7 @@ class Connection:
         with contextlib.suppress(zmq.ZMQError):  # a client's text that is no address: nothing is reached
             self._socket.connect(f"tcp://{address[0]}:{address[1]}")
         self.is_up = self._was_reached = False
-        self._was_closed = False  # after it was up, or since nobody greets
+        self._was_closed = False  # after it was up, or since no process greets
         self._limit = limit
         self._began: float | None = None  # when it was looked at first
         self._since: float | None = None  # when it was closed or refused first
@@ -111,7 +111,7 @@ class Connection:
 
 
 def refuses(address: Address) -> bool:
-    """Whether nobody listens there; an unreachable host or a full backlog is no proof."""
+    """Whether no process listens there; an unreachable host or a full backlog is no proof."""
     try:
         socket.create_connection(address, timeout=0.5).close()
     except ConnectionRefusedError:
@@ -130,7 +130,7 @@ class PrefillNodes:
         self._limit = limit
 
     def dead(self, named: Iterable[Address], now: float) -> set[Address]:
-        """Those of them that are dead; `named` are those of the requests there are."""
+        """The dead nodes; `named` are those that living requests name."""
         for address in sorted(named, key=lambda one: one not in self._connections):
             if address not in self._connections:
                 if len(self._connections) >= MOST_NODES and not self._make_room(now):

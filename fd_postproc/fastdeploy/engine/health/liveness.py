@@ -1,7 +1,7 @@
 """Judges whether steps come as they should, from one look and those before it.
 
 A worker that sends nothing may be at work: it compiles a kernel for a new shape, or rearranges experts.
-Its CPU time tells that from sleep.  It does not tell work from a spin lock, or from a wait for a GPU that
+Its CPU time separates that from sleep.  It does not separate work from a spin lock, or a wait for a GPU that
 never ends: so work counts for a limited time only.
 """
 
@@ -95,7 +95,7 @@ class Liveness:
     def look(self, sight: Sight) -> Health | None:
         """The fault, or `BUSY`; None if there is none.
 
-        A look that comes late tells nothing of the worker: this process was stopped, or a thread held the
+        A look that comes late says nothing of the worker: this process was stopped, or a thread held the
         GIL.  Messages may wait, so a silence is counted from now on.
         """
         if self._looked is not None and sight.now - self._looked > SILENCE_S and self._since is not None:
@@ -137,7 +137,7 @@ class Liveness:
         if silent > self._prefill:
             return Health("silent", f"{text}; it takes CPU time, as a deadlock that spins does")
         if idle > 2 * _WINDOW_S and not self._was_busy:
-            return None  # it ended its work before anybody had to know of it
+            return None  # it ended its work before a reader needed the result
         self._was_busy = True
         return Health(BUSY, f"{text}; its CPU time says that it is at work")
 

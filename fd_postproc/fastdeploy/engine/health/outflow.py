@@ -17,7 +17,7 @@ class Outlet(NamedTuple):
     """State of the way out at one look."""
 
     now: float  # monotonic seconds
-    table: Any  # results by request, until somebody takes the whole table; None or empty: none wait
+    table: Any  # results by request, until a thread takes the whole table; None or empty: none wait
     puts: tuple[int, int] = (0, 0)  # steps that were put into the scheduler so far; those that failed
     sends: tuple[int, int] = (0, 0)  # messages that were sent so far; those that could not be
 
@@ -58,7 +58,7 @@ class Outflow:
 
 
 class _Failing:
-    """How long a thing has failed without working in between; once it lasts, it does until it works."""
+    """Seconds of failures since the last success; a fault that lasts stays one until it works."""
 
     def __init__(self) -> None:
         self._worked, self._failed, self._seconds = 0, 0, 0.0

@@ -78,7 +78,7 @@ class Recording:
         """Sleep, and check whether another process takes messages out of the queue meanwhile."""
         receiver = self.queue.receiver
         if receiver is None or not self.journal.counters.steps:
-            time.sleep(seconds)  # the kernel tells who read in an earlier run
+            time.sleep(seconds)  # the kernel names the reader of an earlier run
         else:
             thread = getattr(self.host.worker, "native_id", None) or 0
             reader = _watch_readers(receiver.msqid, thread, seconds, self.queue.attendance.is_named)

@@ -47,7 +47,7 @@ class HealthCheck:
         self.host, self.counters, self.loop, self.queue = host, journal.counters, loop, queue
         self.recording, self.transfers, self.pairing = recording, transfers, pairing
         self._outflow = Outflow()
-        self._lock = threading.Lock()  # whoever asks looks in a thread of its own
+        self._lock = threading.Lock()  # each caller looks in a thread of its own
 
     @cached_property
     def liveness(self) -> Liveness:
@@ -69,7 +69,7 @@ class HealthCheck:
         return None if verdict is None or verdict.reason == BUSY else verdict
 
     def verdict(self) -> Health | None:
-        """What `health` finds, or that the worker is busy, which restarts nobody."""
+        """What `health` finds, or that the worker is busy, which restarts no process."""
         thread, worker, outlet = self._thread_is_wrong(), self._worker_is_wrong(), self._outlet_is_wrong()
         foreign = int(self.counters.received()["foreign"])
         refusal = self.loop.trouble.text if self.loop.trouble is not None else ""

@@ -1,7 +1,7 @@
 """The token processor that the parts work for: FastDeploy's attributes and methods, as far as relied on.
 
 A part has the object as its `host` and looks names up at each use: FastDeploy's other threads change them,
-and whoever patches them means us, too.
+and a program that patches them means us, too.
 """
 
 from __future__ import annotations

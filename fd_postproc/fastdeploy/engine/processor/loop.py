@@ -22,7 +22,7 @@ from .warmup import Warmup
 class Loop:
     """Takes steps from a source and has them processed.
 
-    `run` is called by FastDeploy's thread, `stop` by whoever ends the service.  Other threads read:
+    `run` is called by FastDeploy's thread, `stop` by the thread that ends the service.  Other threads read:
 
     Attributes
     ----------

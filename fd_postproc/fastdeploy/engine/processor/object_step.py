@@ -73,7 +73,7 @@ class Streamed:
         if not self.host._is_stock("_process_per_token"):
             return None
         steady = self.steps.steady_mode()
-        # Neither the scheduler's log is told of tokens here, nor is there speculation.
+        # The scheduler's log gets no tokens here, and there is no speculation.
         return steady and steady._replace(
             decode_log=None, log_decoding=None, steps_of=None, heads_of=None, streamed=True
         )

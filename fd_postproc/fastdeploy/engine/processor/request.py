@@ -31,7 +31,7 @@ class Requests:
     def advance(self, slot: int, task: Any, code: int, batch: Batch) -> Any:
         """Advance one request by its tokens of a step; `code` is their count, or negative.
 
-        The result is None if there is nothing to tell the client.
+        The result is None if there is nothing for the client.
         """
         host, best_effort = self.host, self.journal.best_effort
         name, role = task.request_id, host.cfg.scheduler_config.splitwise_role
@@ -211,7 +211,7 @@ class Requests:
     ) -> tuple[int, bool]:
         """Append the tokens, up to the first that ends the request: how many, and whether one ended it.
 
-        A `hidden` end token is not told to the client.
+        The client does not get a `hidden` end token.
         """
         name, ends = task.request_id, task.eos_token_ids or ()
         taken, ended = 0, False

@@ -65,7 +65,7 @@ class Refused(Exception):
 
 
 class Unread(Exception):
-    """Raised if steps lie where nobody reads them; the text says why."""
+    """Raised if steps lie where no thread reads them; the text says why."""
 
 
 class SocketSource:
@@ -91,7 +91,7 @@ class SocketSource:
         Raises
         ------
         NotImplementedError
-            With speculative decoding, if the workers were not told to send it here, or with sampling masks:
+            With speculative decoding, if the workers do not send it here, or with sampling masks:
             FastDeploy's worker ends in such a step.
         """
         host = self.host

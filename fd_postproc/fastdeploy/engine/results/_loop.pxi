@@ -51,7 +51,7 @@ cdef class Batch:
     cdef object tasks
     cdef object counter      # tokens_counter, a dict or Counter; None: no request is steady
     cdef object record       # FastDeploy's _record_metrics, or None: done here
-    cdef object log_decoding  # tells the scheduler's log of a request's tokens; None: no log, or summed up
+    cdef object log_decoding  # gives the scheduler's log a request's tokens; None: no log, or summed up
     cdef object now
     cdef double clock
     cdef int64_t least_count

@@ -62,7 +62,7 @@ cdef class Template:
         try:
             if plan.shows_as_known():
                 self._cut(sample.to_dict())
-        except Exception:  # whoever shows or packs a result raises the same
+        except Exception:  # showing or packing a result raises the same
             pass
         return self
 

@@ -18,7 +18,7 @@ cdef class Sums:
     Attributes
     ----------
     steps, decoded : int
-        Requests that were advanced, and tokens for the scheduler's log, since they were last taken and told.
+        Requests that were advanced, and tokens for the scheduler's log, since they were last taken.
     """
 
     cdef object gaps         # the histogram time_per_output_token, or None: FastDeploy's method is called
@@ -30,7 +30,7 @@ cdef class Sums:
     cdef double gap_sum
     cdef int64_t n_gaps, n_tokens
     cdef readonly int64_t steps, decoded
-    cdef object decode_log   # on_decode_tokens of the scheduler's logger, or None: it is told of each request
+    cdef object decode_log   # on_decode_tokens of the scheduler's logger, or None: it gets each request's
     cdef int64_t heads[_MOST_HEADS]
     cdef Py_ssize_t n_heads
 

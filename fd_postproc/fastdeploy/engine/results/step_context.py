@@ -14,10 +14,10 @@ class SteadyMode(NamedTuple):
     templates: list[Any]  # by slot, of its request's results; kept by the loop
     metrics: Any  # FastDeploy's, whose samples the loop sums up; None: `record` is called for each request
     record: Callable[[Any, float, list[int]], Any]  # FastDeploy's _record_metrics
-    decode_log: Callable[[int], None] | None  # the scheduler's log, told of a whole step at once
-    log_decoding: Callable[[Any, int], None] | None  # the same, told of each request
+    decode_log: Callable[[int], None] | None  # the scheduler's log, given a whole step at once
+    log_decoding: Callable[[Any, int], None] | None  # the same, given each request
     decode_role: bool  # an instance that others prefill for
-    dropped: tuple[Collection[str], ...]  # requests whose tokens are not told: preempted and aborted ones
+    dropped: tuple[Collection[str], ...]  # requests whose tokens are not sent: preempted and aborted ones
     steps_of: dict[str, int] | None  # FastDeploy's tables of acceptance, by request; None without speculation
     heads_of: dict[str, list[int]] | None
     most_heads: int
