@@ -25,7 +25,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
 from fd_postproc.fastdeploy.events.guard import Guard
 
-from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value
+from .canned_answers import EXPERTS, NOW, PROMPT, TEXTS, Script, as_one_value
 from .quiet import SILENT, Quiet
 from .sandbox import Clock, Overlay, QuietModule
 from .virtual_time import Loop, Watched
@@ -350,6 +350,9 @@ class _Connections:
         compound = getattr(importlib.import_module("fastdeploy.utils"), "make_choice_id", None)
         for group in self.script.groups():
             for result in group:
+                if result[PROMPT] is not None and not self.packed:
+                    asarray = importlib.import_module("numpy").asarray  # a version may take no lists
+                    result[PROMPT] = [asarray(one) for one in result[PROMPT]]
                 if compound is not None:  # ids that tell the choice another way
                     result["request_id"] = compound(*_choice_of(result["request_id"]))
             queue.put_nowait(_through_a_message(group) if self.packed else group)
@@ -366,6 +369,9 @@ def _through_a_message(group: list[dict[str, Any]]) -> Any:
     for result in group:
         if result.get(EXPERTS) is not None:
             result[EXPERTS] = msgpack.ExtType(ARRAY, as_one_value(result[EXPERTS]))
+        if result[PROMPT] is not None:
+            arrays = zip(result[PROMPT], ("i8", "f8", "i8"), strict=True)
+            result[PROMPT] = [msgpack.ExtType(ARRAY, as_one_value(*one)) for one in arrays]
     return unpack(msgpack.packb(group))
 
 

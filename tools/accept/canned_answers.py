@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import random
 import struct
@@ -13,6 +14,9 @@ NOW = 1_763_740_800.5
 
 EXPERTS = "routing_data"
 """Key of a result's routed experts."""
+
+PROMPT = "prompt_logprobs"
+"""Key of those of a result's prompt: ids, log-probabilities and ranks."""
 
 TEXTS = (
     " the",
@@ -198,11 +202,19 @@ def _random_mask(rng: random.Random, tokens: int) -> Any:
     return rng.choice((None, rows, rows, rows, rows[0] or [7]))
 
 
-def as_one_value(experts: list[list[list[int]]]) -> bytes:
-    """The bytes of an array of uint8, as `headers/packed_array.h` has them."""
-    shape = len(experts), len(experts[0]), len(experts[0][0])
-    numbers = bytes(one for layers in experts for layer in layers for one in layer)
-    return struct.pack("<cBBx3I", b"u", 1, 3, *shape) + numbers
+def _random_prompt(rng: random.Random) -> list[list[Any]]:
+    """Log-probabilities of a prompt with up to five candidates a token."""
+    length, width = rng.randint(1, 40), rng.randint(1, 6)
+    ids = [rng.choices(range(len(TEXTS)), k=width) for _ in range(length)]
+    scores = [rng.choices((*SCORES, -math.inf), k=width) for _ in range(length)]
+    return [ids, scores, rng.choices(range(1, 100), k=length)]
+
+
+def as_one_value(values: Any, kind: str = "u1") -> bytes:
+    """The bytes of an array, as `headers/packed_array.h` has them; `kind` as NumPy has it."""
+    array = importlib.import_module("numpy").asarray(values, kind)
+    head = struct.pack(f"<cBBx{array.ndim}I", kind[0].encode(), array.itemsize, array.ndim, *array.shape)
+    return head + bytes(array.tobytes())
 
 
 def scripts(chat: bool) -> list[Script]:
@@ -244,7 +256,7 @@ def random_script(number: int, chat: bool) -> Script:
     maker = _Maker("chatcmpl-trial" if chat else "cmpl-trial")
     columns, choices = rng.choice((None, 0, 1, 5, 20, 24)), rng.choice((1, 1, 2, 3))
     steps = rng.choice((*range(1, 11), 80))  # so many that masks are joined
-    masks, experts = rng.random() < 0.3, rng.random() < 0.3
+    masks, experts, prompt = rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.3
     for step in range(steps):
         for choice in rng.sample(range(choices), choices):
             wide = None if columns is None else rng.choice((columns, columns, columns + 3, 0))
@@ -253,8 +265,12 @@ def random_script(number: int, chat: bool) -> Script:
                 changes["sampling_mask"] = _random_mask(rng, tokens)
             if experts and step == steps - 1:
                 changes[EXPERTS] = _experts(rng.randint(1, 40))
+            if prompt and step == 0:
+                changes[PROMPT] = _random_prompt(rng)
             maker.add(tokens, wide, choice=choice, **changes)
     options: dict[str, Any] = {"n": choices} if choices > 1 else {}
+    if prompt:
+        options[PROMPT] = rng.choice((-1, 0, 1, 5))
     if columns is not None:
         options |= {"logprobs": True, "top_logprobs": columns} if chat else {"logprobs": columns}
     if rng.random() < 0.4:

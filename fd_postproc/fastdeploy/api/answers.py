@@ -25,7 +25,6 @@ from ..events.counters import note
 from ..events.guard import Guard
 from ..events.log import api_log
 from ..gate import called, replacements
-from ..gate.judgements import gate
 from ..gate.seams import SEAMS, NotPlain
 from .chunks._chunks import (
     PYTHON,
@@ -40,8 +39,8 @@ from .chunks._chunks import (
 from .chunks.token_spelling import CHAT_TEXTS, COMPLETION_TEXTS, PROMPT_TEXTS
 from .connections import Inbox, registering
 from .responses import answering
+from .scores import SEAM, Judged, are_arrays
 
-SEAM = "api answers"
 AT_ONCE = 16
 """Groups of results for which FastDeploy's generator is woken."""
 
@@ -182,11 +181,11 @@ class Answer(Inbox):
         experts, tensors = result.get("routing_data"), result.get("prompt_logprobs")
         if experts is not None and result.get("finished") and "routed_experts" in self._shown:
             is_shown = not self.STOPS or result["request_id"] == self._last
-            if is_shown and _are_arrays([experts]) and experts.size and experts.flags.c_contiguous:
+            if is_shown and are_arrays([experts]) and experts.size and experts.flags.c_contiguous:
                 self._experts, result["routing_data"] = experts, None
         if tensors is not None and self._prompt is not None and choice.takes_prompt:
-            choice.takes_prompt = self.STOPS and _are_arrays(tensors)  # chat shows all of several
-            if _are_arrays(tensors):
+            choice.takes_prompt = self.STOPS and are_arrays(tensors)  # chat shows all of several
+            if are_arrays(tensors):
                 choice.prompt = PromptScores.of(tensors, self._prompt, self._prompt_texts)
                 result["prompt_logprobs"] = None
         mask = outputs.get("sampling_mask")
@@ -298,11 +297,6 @@ def _rows_of(mask: Any) -> list[Any]:
     return rows
 
 
-def _are_arrays(values: Any) -> bool:
-    """Whether a list has NumPy's arrays, as our engine sends them."""
-    return type(values) is list and type([*values, None][0]) is importlib.import_module("numpy").ndarray
-
-
 def _base64(array: Any) -> Iterator[bytes]:
     numbers = memoryview(array).cast("B")
     for begin in range(0, len(numbers), _ENCODED):
@@ -391,26 +385,20 @@ class _Judged:
     """Whether what the answers stand for is known: it may be wrapped after ours is installed."""
 
     def __init__(self, module: Any, cls: Any, name: str, ours: Any) -> None:
-        self._module, self._cls, self._name, self._ours = module, cls, name, ours
-        self._names = {one.rpartition(".")[2].rpartition(":")[2] for one in SEAMS[SEAM].functions}
-        self._known: tuple[list[Any], str | None] | None = None
+        self._judged, self._cls, self._name, self._ours = Judged(module, cls), cls, name, ours
+        self._names = (*(one.rpartition(".")[2].rpartition(":")[2] for one in SEAMS[SEAM].functions),)
         self._said: set[str] = set()
 
     def is_known(self, handler: Any) -> bool:
         """Whether an answer of a handler may be withheld; the log says once why not."""
-        holders = self._cls, self._module, getattr(self._module, "ChatResponseProcessor", None)
-        now = [getattr(holder, name, None) for holder in holders for name in self._names]
-        if self._known is None or self._known[0] != now:
-            self._known = now, self._why_not()
-        reason = self._known[1]
-        if reason is None and not vars(handler).keys().isdisjoint(self._names):
-            reason = "a method was set on a handler"
-        if reason is not None and reason not in self._said:
-            self._said.add(reason)
-            api_log().info(f"fd_postproc: API side leaves {SEAM} to FastDeploy: {reason}")
-        return reason is None
-
-    def _why_not(self) -> str | None:
-        if (outer := vars(self._cls)[self._name]) is not self._ours:
-            return f"{self._cls.__name__}.{self._name} is wrapped by {called.place_of(outer)[0]}"
-        return gate.judge(SEAM, self._module).reason
+        try:
+            if (outer := vars(self._cls)[self._name]) is not self._ours:
+                place = called.place_of(outer)[0]
+                raise NotPlain(f"{self._cls.__name__}.{self._name} is wrapped by {place}")
+            self._judged.check(handler, self._names)
+        except NotPlain as error:
+            if (reason := str(error)) not in self._said:
+                self._said.add(reason)
+                api_log().info(f"fd_postproc: API side leaves {SEAM} to FastDeploy: {reason}")
+            return False
+        return True

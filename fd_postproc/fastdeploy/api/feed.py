@@ -3,23 +3,29 @@
 What the generator waits at is a `Feed`, in place of its queue.  Before a result gets there, its
 log-probabilities are withheld: pydantic would take ten times as long for them as for all the rest.  The
 generator's chunk says ``"logprobs":null``; there the JSON of ours is put in (`Feed.spliced`).
+
+In place of a prompt's log-probabilities the generator gets those of a prompt without candidates, one token
+long for the stream's first prompt, two for its second.  So its chunk says which prompt belongs where.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import re
 from typing import Any
 
 from ..events.counters import note
 from ..events.guard import Guard
-from .chunks._chunks import FloatStyle, Scores, Unknown
-from .scores import ScoresOf
+from .chunks._chunks import FloatStyle, PromptScores, Scores, Unknown
+from .scores import PromptOf, ScoresOf, are_arrays
 from .shapes import RESULT
 from .text.parsers import Complete
 from .waits import Next, silence
 
 _KEY, _DRAFT_KEY = '"logprobs":', '"draft_logprobs":'
 """No text of a chunk can hold these: there their quotes would be escaped.  Each choice has both once."""
+_PROMPT = re.compile(r'(?<="prompt_logprobs":)\[null((?:,\{\})+)\]')
 
 
 class Choice:
@@ -59,6 +65,8 @@ class Feed:
     request : ChatCompletionRequest or CompletionRequest
     scores_of : callable or None
         Makes what is shown of a result's log-probabilities; None: nothing is.
+    prompt_of : callable or None
+        Likewise of a prompt's.
     style : FloatStyle
         How pydantic prints floats.
     guard, scores_guard : Guard
@@ -85,11 +93,12 @@ class Feed:
         name: str,
         request: Any,
         scores_of: ScoresOf | None,
+        prompt_of: PromptOf | None,
         style: FloatStyle,
         guard: Guard,
         scores_guard: Guard,
     ) -> None:
-        self.name, self.scores_of, self._style = name, scores_of, style
+        self.name, self.scores_of, self._prompt_of, self._style = name, scores_of, prompt_of, style
         self._guard, self._scores_guard = guard, scores_guard
         self.choices: dict[str, Choice] = {}
         self.shows_ids, self._shows_drafts = bool(request.return_token_ids), request.include_draft_logprobs
@@ -100,6 +109,8 @@ class Feed:
         self.in_hand: tuple[dict[str, Any], Choice, bool] | None = None
         # Outputs of results whose chunk has not come, with what is put into it.
         self._withheld: list[tuple[dict[str, Any], Scores | None, Scores | None]] = []
+        self._prompts: dict[int, PromptScores | str] = {}  # by their number; JSON once they are shown
+        self._prompt_count = 0
 
     def get(self) -> Next:
         """The next group of results, to be awaited."""
@@ -121,7 +132,7 @@ class Feed:
         try:
             if type(group) is not list:
                 return group
-            if self.scores_of is not None:
+            if self.scores_of is not None or self._prompt_of is not None:
                 for one in group[joined:]:
                     self._withhold(one)
             if self.choices and type(group[-1]) is dict:
@@ -151,7 +162,10 @@ class Feed:
             return
         made: tuple[Scores | None, Scores | None] = (None, None)  # it shows its own, or none
         try:
-            if self._scores_guard.is_on and outputs.get("top_logprobs") is not None:
+            if self._prompt_of is not None and self._scores_guard.is_on:
+                self._withhold_prompt(result, self._prompt_of)
+            has_scores = self.scores_of is not None and outputs.get("top_logprobs") is not None
+            if self._scores_guard.is_on and has_scores:
                 made = self.scores(outputs)
                 outputs["top_logprobs"] = None  # without these it looks at no draft's
         except Unknown as reason:
@@ -159,7 +173,17 @@ class Feed:
         except Exception as error:
             note("the tokenizer refuses a token id")
             self._scores_guard.failed(error)
-        self._withheld.append((outputs, *made))
+        if self.scores_of is not None:
+            self._withheld.append((outputs, *made))
+
+    def _withhold_prompt(self, result: dict[str, Any], prompt_of: PromptOf) -> None:
+        """Put a prompt without candidates in place of a result's."""
+        tensors, number = result.get("prompt_logprobs"), self._prompt_count + 1
+        if are_arrays(tensors):
+            self._prompts[number] = prompt_of(tensors)
+            numpy = importlib.import_module("numpy")
+            none = numpy.empty((number, 0))
+            result["prompt_logprobs"], self._prompt_count = [none, none, numpy.ones(number)], number
 
     def scores(self, outputs: dict[str, Any]) -> tuple[Scores | None, Scores | None]:
         """What a chunk shows of a result's log-probabilities, and of its draft's.  It raises as `Scores`."""
@@ -170,17 +194,34 @@ class Feed:
         return scores_of(top), None if draft is None else scores_of(draft)
 
     def spliced(self, chunk: str) -> str:
-        """A chunk of the generator's with the log-probabilities that it has not seen."""
-        if not self._withheld or RESULT not in chunk:
-            return chunk
+        """A chunk of the generator's with the log-probabilities that it has not seen.
+
+        What fails here is raised: a chunk without them would say that there are none.
+        """
         try:
+            if self._prompts:
+                chunk = _PROMPT.sub(self._prompt, chunk)
+            if RESULT not in chunk:
+                return chunk
+            if self._prompts:  # what was shown before is not shown again
+                self._prompts = {each: one for each, one in self._prompts.items() if type(one) is not str}
+            if not self._withheld:
+                return chunk
             parts = chunk.split(_KEY)
             for number in range(1, len(parts)):
                 parts[number] = self._part(parts[number])
             return _KEY.join(parts)
         except Exception as error:
             self._scores_guard.failed(error)
-            return chunk
+            raise
+
+    def _prompt(self, found: re.Match[str]) -> str:
+        """The JSON of the prompt whose place was found."""
+        number = found[1].count("{")
+        made = self._prompts[number]
+        if not isinstance(made, str):
+            made = self._prompts[number] = made.json(self._style)
+        return made
 
     def _part(self, part: str) -> str:
         """What is behind a choice's key in a chunk, with its log-probabilities."""

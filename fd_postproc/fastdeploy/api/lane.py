@@ -63,7 +63,15 @@ class Spliced(AsyncGenerator[str, None]):
         if not self._has_begun:
             self._has_begun = True
             registering.set(self._feed)
-        return self._feed.spliced(await self._next())
+        return await self._spliced(await self._next())
+
+    async def _spliced(self, chunk: str) -> str:
+        """A chunk with what was withheld; where that fails, FastDeploy's generator shows the error."""
+        try:
+            return self._feed.spliced(chunk)
+        except Exception as error:
+            failed: str = await self._generator.athrow(error)
+            return failed
 
     def asend(self, value: None) -> Any:
         return self.__anext__()
@@ -162,7 +170,7 @@ class Lane(Spliced):
                 continue
             if feed.in_hand is not None:
                 self._look(chunk, *feed.in_hand)
-            return feed.spliced(chunk)
+            return await self._spliced(chunk)
 
     def athrow(self, *error: Any) -> Any:
         self._is_steady = False

@@ -106,13 +106,14 @@ class Streams:
         handler, request, name = given["self"], given["request"], given["request_id"]
         try:
             scores_of = self._scoring.of(handler, request)
+            prompt_of = self._scoring.of_prompt(handler, request)
         except NotPlain as error:
             self._say(scores.SEAM, str(error))
             return generator
         if getattr(handler, "enable_mm_output", False):  # its response processor changes results
             return generator
         processor = handler.engine_client.data_processor
-        feed = Feed(name, request, scores_of, self._style, self.guard, self._scores_guard)
+        feed = Feed(name, request, scores_of, prompt_of, self._style, self.guard, self._scores_guard)
         if self._may_be_steady(request, given):
             reason = self._judged.why_not(processor)
             if reason is None:
@@ -122,7 +123,9 @@ class Streams:
                     feed.choices[one] = Choice(i, one)
                 return self._lane(generator, feed, handler, request, self._shapes, self.guard)
             self._say(SEAM, reason)
-        if scores_of is None or not type(processor).__module__.startswith("fastdeploy."):
+        if (scores_of is None and prompt_of is None) or not type(processor).__module__.startswith(
+            "fastdeploy."
+        ):
             return generator
         return Spliced(generator, feed)
 

@@ -243,7 +243,9 @@ def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterato
     for named in dict.fromkeys((*row.functions, *(one for one in recorded if one[0] != MARK))):
         where, _, name = named.rpartition(":")
         owner, _, attribute = name.rpartition(".")
-        holder: Any = sys.modules.get(PACKAGE + where) if where else place or row.loaded()
+        holder: Any = place or row.loaded()
+        if where and (owner or not isinstance(holder, types.ModuleType) or name not in vars(holder)):
+            holder = sys.modules.get(PACKAGE + where)  # nor was it imported by its name
         owners = {owner: holder}
         if owner == "*":
             own = [one for one in vars(holder).values() if isinstance(one, type)] if holder else []

@@ -301,9 +301,10 @@ def spelling(processor_class, monkeypatch):
 
     class Spelling(processor_class):
         def process_logprob_response(self, token_ids, **options):
-            if token_ids == [77]:
+            token = token_ids if type(token_ids) is int else token_ids[0]  # of a prompt it is bare
+            if token == 77:
                 raise OverflowError("no such token")
-            return f"t{token_ids[0]}"
+            return f"t{token}"
 
     Spelling.__module__ = "fastdeploy.restated"
     Spelling.asked = []
@@ -375,7 +376,7 @@ def test_streams_without_a_lane_have_log_probabilities_of_ours(api, laned, spell
 def feed_of(results, shows_ids=False):
     request = SimpleNamespace(return_token_ids=shows_ids, include_draft_logprobs=True)
     guards = Guard("api chunks"), Guard("api chunks")
-    made = feed.Feed("a", request, lambda top: ChatScores.of(top, 0, None), float_style(), *guards)
+    made = feed.Feed("a", request, lambda top: ChatScores.of(top, 0, None), None, float_style(), *guards)
     for one in results:
         made._withhold(one)
     return made
@@ -439,13 +440,147 @@ def test_once_the_guard_is_off_choices_of_one_chunk_keep_their_own():
 
 
 @pytest.mark.falls_back
-def test_a_chunk_without_a_place_stays_as_it_is():
+def test_a_chunk_without_a_place_is_an_error():
     result = {
         "outputs": {"skipped": False, "top_logprobs": [[[1]], [[-0.5]], [1]], "draft_top_logprobs": None}
     }
-    for _ in range(3):
-        made = feed_of([result])
-        assert made.spliced(chunk_of(shown('{"own":1}'))) == chunk_of(shown('{"own":1}'))
+    with pytest.raises(ValueError, match="no place for log-probabilities"):
+        feed_of([result]).spliced(chunk_of(shown('{"own":1}')))
+
+
+@each("api", APIS)
+@each("more", [{}, {"collect_metrics": True}])
+@pytest.mark.falls_back
+def test_what_cannot_be_put_into_its_chunk_is_an_error_of_the_stream(api, more, laned, spelling, monkeypatch):
+    """In a chunk of FastDeploy's without them the client would read that there are none."""
+
+    def fails(made, part):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(feed.Feed, "_part", fails)
+    theirs, ours = both(api, spelling, lambda: scored(api, speculate_metrics=None), **asked(api), **more)
+    assert (len(theirs[0]), len(ours[0])) == (14 - (api != CHAT), 3 - (api != CHAT))
+    assert "planted" in ours[0][-2]
+    assert (ours[0][:-2], ours[0][-1], ours[1]) == (theirs[0][: len(ours[0]) - 2], theirs[0][-1], theirs[1])
+
+
+PROMPT = [[1, 2, 1], [7, 3, 5]], [[-0.5, -np.inf, -1e-7], [-0.25, -1.0, np.nan]], [9, 1]
+
+
+def prompted(api, choices=1, prompt=PROMPT, **more):
+    """Results of answers with the log-probabilities of their prompts, in turn."""
+    for step in range(8):
+        for choice in range(choices):
+            arrays = [np.array(one) for one in prompt] if type(prompt) is tuple else prompt
+            if step == 0 and type(prompt) is tuple:
+                arrays[1] = arrays[1] - choice
+            given = {"prompt_logprobs": arrays} if step == 0 else {}
+            yield result(api, step, choice=choice, finished=step == 7, **given, **more)
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Of how many candidates FastDeploy's own code makes log-probabilities of prompts."""
+    counts, stock = [], logprobs.Steps.prompt
+
+    def prompt(steps, tensors, *told):
+        counts.append(np.size(tensors[0]))
+        return stock(steps, tensors, *told)
+
+    monkeypatch.setattr(logprobs.Steps, "prompt", prompt)
+    return counts
+
+
+@each("api", APIS)
+@each("columns", [2, -1])
+@each(
+    "more",
+    [
+        {},
+        {"return_token_ids": True},
+        {"include_logprobs_decode_token": False},
+        {"max_streaming_response_tokens": 3},
+        {"echo": True},
+    ],
+)
+@each("choices", [1, 3])
+def test_a_prompts_log_probabilities_are_put_into_its_chunk(
+    api, columns, more, choices, laned, spelling, built
+):
+    if api == CHAT and "echo" in more:
+        return
+    scores = [[[5, 6, 7]], [[-1.0, -2.0, -3.0]], [1]]
+    for options, rows in (({}, None), (asked(api), scores)):
+        built.clear()
+        chunks, *_ = the_same(
+            api,
+            spelling,
+            lambda rows=rows: prompted(api, choices, top_logprobs=rows),
+            prompt_logprobs=columns,
+            n=choices,
+            **options,
+            **more,
+        )
+        of_prompts = [one for one in chunks if '"prompt_logprobs":[null,{"1":{' in one]
+        assert len(of_prompts) == choices
+        assert sum(built) == 6 * choices  # theirs
+        assert ("max_streaming_response_tokens" in more) or laned
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_prompt_whose_first_result_is_held_back(api, laned, spelling):
+    """In completions it is lost, and it is not another choice's."""
+
+    class Holding(spelling):
+        def process_response_dict(self, response_dict, **options):
+            made, outputs = super().process_response_dict(response_dict, **options), response_dict["outputs"]
+            outputs["skipped"] |= outputs["send_idx"] == outputs["index"] == 0
+            return made
+
+    Holding.__module__ = spelling.__module__
+    chunks, *_ = the_same(api, Holding, lambda: prompted(api, 2), n=2, prompt_logprobs=1)
+    assert sum('"prompt_logprobs":[null,{"1"' in one for one in chunks) == (2 if api == CHAT else 1)
+
+
+@each("api", APIS)
+@each("prompt", [[[[1]], [[-0.5]], [1]], ([[77]], [[-0.5]], [1]), ([[]], [[]], [1])])
+@pytest.mark.falls_back
+def test_a_prompts_log_probabilities_that_ours_does_not_know_are_fastdeploys(
+    api, prompt, laned, spelling, built
+):
+    built.clear()
+    the_same(api, spelling, lambda: prompted(api, prompt=prompt), prompt_logprobs=2)
+    assert built[0] == built[1] == np.size(prompt[0])
+
+
+@each("api", APIS)
+@each("where", ["class", "module", "handler"])
+def test_a_prompts_log_probabilities_that_somebody_else_makes_are_fastdeploys_and_named(
+    api, where, laned, spelling, built, monkeypatch, log
+):
+    monkeypatch.setattr(streams, "api_log", lambda: logging.getLogger("lane"))
+    module = importlib.import_module(api)
+    cls = module.OpenAIServingChat if api == CHAT else module.OpenAIServingCompletion
+    name, init = "_build_prompt_logprobs", cls.__init__
+    built.clear()
+    log.clear()
+    stock = vars(cls)[name]
+
+    def with_its_own(handler, client):
+        init(handler, client)
+        setattr(handler, name, lambda *told: stock(handler, *told))
+
+    if where == "handler":
+        monkeypatch.setattr(cls, "__init__", with_its_own)
+    elif where == "module":
+        monkeypatch.setattr(module, "clamp_prompt_logprobs", lambda prompt: prompt, raising=False)
+    else:
+        monkeypatch.setattr(cls, name, lambda *told: stock(*told))
+    for _ in range(2):
+        the_same(api, spelling, lambda: prompted(api), prompt_logprobs=2)
+    assert built == [6] * 4
+    (line,) = [one for one in log.messages if "leaves" in one]
+    assert {"class": name, "module": "clamp_prompt_logprobs", "handler": "on a handler"}[where] in line
 
 
 @pytest.mark.parametrize("api", APIS)

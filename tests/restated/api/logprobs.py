@@ -93,7 +93,7 @@ class Steps:
     def prompt(self, tensors: Any, columns: int, texts: bool) -> list[dict[int, Logprob] | None]:
         """A map for each token of the prompt, after a first that is none."""
         made: list[dict[int, Logprob] | None] = [None]
-        ids, scores, ranks = tensors
+        ids, scores, ranks = (one if type(one) is list else one.tolist() for one in tensors)
         for row, (row_ids, row_scores) in enumerate(zip(ids, scores, strict=False)):
             wanted = len(row_scores) if columns == -1 else columns
             order = itertools.chain((ranks[row],), range(1, wanted + 1))

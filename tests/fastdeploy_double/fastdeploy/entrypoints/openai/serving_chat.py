@@ -33,6 +33,10 @@ class OpenAIServingChat:
         steps = steps_of(self.engine_client.data_processor)
         return steps.chat(output_top_logprobs, request_top_logprobs, request_decode_flag)
 
+    def _build_prompt_logprobs(self, tensors, columns, texts):
+        columns = self.engine_client.ori_vocab_size if columns == -1 else columns
+        return steps_of(self.engine_client.data_processor).prompt(tensors, columns, texts)
+
     async def chat_completion_stream_generator(
         self, request, request_id, model_name, prompt_token_ids, prompt_tokens, max_tokens
     ):
@@ -65,6 +69,13 @@ class OpenAIServingChat:
                 top, request.logprobs, request.top_logprobs, request.include_logprobs_decode_token
             )
 
+        def prompt_scores(result):
+            if request.prompt_logprobs is None or result.get("prompt_logprobs") is None:
+                return None
+            return self._build_prompt_logprobs(
+                result["prompt_logprobs"], request.prompt_logprobs, request.include_logprobs_decode_token
+            )
+
         try:
             _, queue = await client.connection_manager.get_connection(request_id, left)
             processor = ChatResponseProcessor(client.data_processor)
@@ -85,7 +96,10 @@ class OpenAIServingChat:
                     arrival = one.arrival(result["metrics"])
                     for i in range(len(seen) if is_first else 0):
                         role = DeltaMessage(role="assistant", content="", reasoning_content="")
-                        yield event(chunk([ChatCompletionResponseStreamChoice(index=i, delta=role)]))
+                        first = ChatCompletionResponseStreamChoice(
+                            index=i, delta=role, prompt_logprobs=prompt_scores(result)
+                        )
+                        yield event(chunk([first]))
                     is_first = False
                     one.add(outputs)
                     if request.logprobs and outputs["top_logprobs"] is not None:
@@ -167,12 +181,9 @@ class OpenAIServingChat:
                         values.extend(made.content if made else [])
                     if request.prompt_logprobs is not None and result.get("prompt_logprobs") is not None:
                         one.prompt.extend(
-                            steps_of(client.data_processor).prompt(
-                                [
-                                    one if type(one) is list else one.tolist()
-                                    for one in result["prompt_logprobs"]
-                                ],
-                                columns(request.prompt_logprobs),
+                            self._build_prompt_logprobs(
+                                result["prompt_logprobs"],
+                                request.prompt_logprobs,
                                 request.include_logprobs_decode_token,
                             )
                         )

@@ -37,6 +37,10 @@ class OpenAIServingCompletion:
         if request.echo and outputs.get("send_idx", -1) == 0:
             outputs["text"] = request.prompt + (outputs["text"] or "")
 
+    def _build_prompt_logprobs(self, tensors, columns, texts):
+        columns = self.engine_client.ori_vocab_size if columns == -1 else columns
+        return steps_of(self.engine_client.data_processor).prompt(tensors, columns, texts)
+
     async def completion_stream_generator(
         self,
         request,
@@ -49,6 +53,7 @@ class OpenAIServingCompletion:
         max_tokens_list,
     ):
         client, left, seen = self.engine_client, num_choices, [Seen() for _ in range(num_choices)]
+        begun = set()
 
         def chunk(choices, **more):
             return CompletionStreamResponse(
@@ -69,7 +74,24 @@ class OpenAIServingCompletion:
                     if result.get("error_code", 200) != 200:
                         raise ValueError(result["error_msg"])
                     index, outputs, top = index_of(result), result["outputs"], None
-                    one = seen[index]
+                    one, prompt = seen[index], None
+                    if index not in begun:
+                        begun.add(index)
+                        if request.prompt_logprobs is not None and result.get("prompt_logprobs") is not None:
+                            prompt = self._build_prompt_logprobs(
+                                result["prompt_logprobs"],
+                                request.prompt_logprobs,
+                                request.include_logprobs_decode_token,
+                            )
+                        if request.return_token_ids:
+                            first = CompletionResponseStreamChoice(
+                                index=index,
+                                text="",
+                                prompt_token_ids=[*prompt_batched_token_ids[0]],
+                                prompt_logprobs=prompt,
+                                completion_token_ids=None,
+                            )
+                            yield event(chunk([first]))
                     await self._call_process_response_dict(result, request, True)
                     arrival = one.arrival(result["metrics"])
                     await self._process_echo_logic(request, index, outputs)
@@ -87,6 +109,7 @@ class OpenAIServingCompletion:
                         reasoning_content=outputs["reasoning_content"],
                         arrival_time=arrival,
                         logprobs=top,
+                        prompt_logprobs=None if request.return_token_ids else prompt,
                         draft_logprobs=None,
                     )
                     if result["finished"]:
@@ -149,10 +172,8 @@ class OpenAIServingCompletion:
             for index, one in enumerate(seen):
                 prompt = None
                 if request.prompt_logprobs is not None and one.prompt:
-                    prompt = steps_of(client.data_processor).prompt(
-                        [one if type(one) is list else one.tolist() for one in one.prompt],
-                        columns(request.prompt_logprobs),
-                        request.include_logprobs_decode_token,
+                    prompt = self._build_prompt_logprobs(
+                        one.prompt, request.prompt_logprobs, request.include_logprobs_decode_token
                     )
                 made = [
                     self._create_completion_logprobs(rows, columns(request.logprobs), 0) for rows in one.rows
