@@ -170,6 +170,8 @@ class Processor:
         ids, name, outputs = (
             response_dict["outputs"]["token_ids"], response_dict["request_id"], response_dict["outputs"],
         )  # fmt: skip
+        if response_dict["finished"] and ids and not kwargs.get("include_stop_str_in_output"):
+            ids = ids[:-1] if ids[-1] in self.eos_token_ids else ids
         delta, previous_ids, previous = self.ids2tokens(ids, name)
         outputs["text"] = outputs["completion_tokens"] = delta
         outputs |= {"skipped": False, "tool_calls": None, "reasoning_content": ""}
@@ -182,7 +184,7 @@ class Processor:
                 outputs["reasoning_content"], outputs["text"] = said.reasoning_content, said.content
                 tokens = self.tokenizer.tokenize(said.reasoning_content) if said.reasoning_content else []
                 outputs["reasoning_token_num"] = len(tokens)
-            else:
+            elif not response_dict["finished"]:
                 outputs["skipped"] = True
         if self.tool_parser_obj:
             if name not in self.tool_parser_dict:
@@ -190,7 +192,7 @@ class Processor:
             said = self.tool_parser_dict[name].extract_tool_calls_streaming(*answer, kwargs.get("request"))
             if said:
                 outputs["tool_calls"] = said.tool_calls
-            else:
+            elif not response_dict["finished"]:
                 outputs["skipped"] = True
         if response_dict["finished"]:
             del self.decode_status[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...events.guard import Guard
@@ -100,10 +100,20 @@ class Answers:
         elif getattr(getattr(new_text, "__self__", None), "mends", False):
             mends.count(mends.BROKEN)
 
-    def hold_text(self, tokenizer: Any, state: list[Any]) -> bool:
-        """Whether text of an answer waits for the rest of a character."""
+    def hold_text(self, tokenizer: Any, state: list[Any], more: Sequence[int] = ()) -> bool:
+        """Whether text of an answer, or of that and `more` ids, waits for the rest of a character."""
         prefix, read, ids = state[:3]
-        return read < len(ids) and self._decoded(tokenizer, ids, prefix, read, True)[0] != ""
+        if more:
+            ids = [*ids, *more]
+        if read >= len(ids):
+            return False
+        try:
+            now, to_the_end = (
+                self._decoded(tokenizer, ids, prefix, read, releases)[0] for releases in (False, True)
+            )
+        except OF_IDS:  # FastDeploy's method raises it
+            return False
+        return now != to_the_end
 
     def split(self, tokenizer: Any, state: list[Any]) -> list[int]:
         """Take the last ids from an answer, if only they keep text before them from being given."""

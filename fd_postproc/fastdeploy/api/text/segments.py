@@ -70,6 +70,13 @@ class Segments:
                 if rest:
                     parts.append(said(views.chunk, []))
                     status[2].extend(rest)
+            if finished and is_last:
+                # At an end FastDeploy shows all text, also where a parser shows none: so this comes before.
+                shows_all, eos = options.get("include_stop_str_in_output"), views.chunk.eos_token_ids
+                given = segment if shows_all or not segment or segment[-1] not in eos else []
+                if self.answers.hold_text(self.tokenizer, answers.get(name) or [0, 0, []], given):
+                    parts.append(said(view, given))
+                    segment = [] if given else segment
             if len(segments) == 1 and not parts:
                 return streamed(view, response_dict, **options)
             parts.append(said(view if is_last else views.chunk, segment, finished and is_last))
