@@ -5,6 +5,7 @@ import ast
 import contextlib
 import dis
 import functools
+import gc
 import importlib.util
 import json
 import os
@@ -703,6 +704,31 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     said.clear()
     assert len(watch.look_now()) == 1
     assert said == {("known", "side", ENGINE, False)}  # its gauge is another one
+
+
+@pytest.mark.framework
+def test_a_look_keeps_no_new_objects(monkeypatch):
+    """An idle engine takes one every five seconds: CPython's free lists and type cache would keep them."""
+    monkeypatch.setattr(gate, "_off", {})
+    monkeypatch.setattr(gate, "_judgements", {})
+    for seam in ("token processor", "dictionaries", "delivery", "sending"):
+        imported(SEAMS[seam].module)
+        assert gate.judge(seam).reason is None
+    watch = code_watch.CodeWatch(ENGINE, Mock())
+
+    def kept(looks):
+        before = sys.getallocatedblocks()
+        for _ in range(looks):
+            watch.look_now()
+        return sys.getallocatedblocks() - before
+
+    gc.collect()  # a full collection clears the free lists
+    gc.disable()
+    try:
+        kept(50)
+        assert kept(200) < 100
+    finally:
+        gc.enable()
 
 
 @pytest.mark.framework

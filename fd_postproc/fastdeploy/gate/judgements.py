@@ -241,10 +241,9 @@ def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterato
     """
     is_of_any = any(one.startswith("*.") for one in row.stands_for)  # each class that defines it itself
     for named in dict.fromkeys((*row.functions, *(one for one in recorded if one[0] != MARK))):
-        where, _, name = named.rpartition(":")
-        owner, _, attribute = name.rpartition(".")
+        where, owner, attribute = _parts(named)
         holder: Any = place or row.loaded()
-        if where and (owner or not isinstance(holder, types.ModuleType) or name not in vars(holder)):
+        if where and (owner or not isinstance(holder, types.ModuleType) or attribute not in vars(holder)):
             holder = sys.modules.get(PACKAGE + where)  # nor was it imported by its name
         owners = {owner: holder}
         if owner == "*":
@@ -259,6 +258,14 @@ def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterato
                 lineage[:1] if is_of_any else lineage, attribute, named.replace("*", cls), calls_outer
             ):
                 yield named.replace("*", cls), value
+
+
+@functools.cache
+def _parts(named: str) -> tuple[str, str, str]:
+    """Module, owner and attribute of a name; the same objects at each look: CPython caches keep new ones."""
+    where, _, name = named.rpartition(":")
+    owner, _, attribute = name.rpartition(".")
+    return where, owner, attribute
 
 
 def _called(lineage: Iterable[Any], name: str, shown: str, calls_outer: bool) -> Iterator[Any]:

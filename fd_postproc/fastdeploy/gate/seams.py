@@ -8,6 +8,7 @@ there.  Standard library only.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterable
@@ -51,7 +52,7 @@ class Seam:
         """The last names of `places`."""
         return {place.rpartition(".")[2] for place in self.places}
 
-    @property
+    @functools.cached_property
     def functions(self) -> tuple[str, ...]:
         """The functions of `stands_for`."""
         return tuple(one for one in self.stands_for if not one.startswith("="))
