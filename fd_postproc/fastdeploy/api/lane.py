@@ -70,7 +70,7 @@ class Spliced(AsyncGenerator[str, None]):
         try:
             return self._feed.spliced(chunk)
         except Exception as error:
-            failed: str = await self._generator.athrow(error)
+            failed: str = await self.athrow(error)
             return failed
 
     def asend(self, value: None) -> Any:
