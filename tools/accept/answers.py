@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from unittest import mock
 
-from fd_postproc.fastdeploy.api import answers, lane, responses, streams
+from fd_postproc.fastdeploy.api import answers, feed, lane, responses, streams
 from fd_postproc.fastdeploy.api.arrays import CHAT, PROTOCOL, in_use
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
@@ -44,7 +44,7 @@ def first_difference(
 ) -> str | None:
     """The first difference of FastDeploy's serving module by itself and with ours.
 
-    Streams are in the steady lane, with hand-overs at random places.
+    Streams are in the steady lane, with hand-overs at random places; without batches, there is no lane.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _difference_in_use(
             if found:
                 return f"{script.name}, {'not streamed' if whole else 'streamed'}{which}: {found}"
     if not all(one.done for one in ours.values()):
-        return "nothing was withheld" if whole else "the lane has written no chunk"
+        return "nothing was withheld" if whole else "ours has written nothing"
     return None
 
 
@@ -190,28 +190,29 @@ class LaneSide(Side):
     Attributes
     ----------
     done : int
-        How many chunks the lane has written.
+        How many chunks the lane has written, or parts of FastDeploy's, where there is no lane.
     """
 
     def __init__(self, module: Any, packed: bool = False) -> None:
         super().__init__(module, packed)
         self.done, draw = 0, random.Random(7)
-        choice_of, written = lane.Lane._choice_of, lane.Lane._written
+        choice_of = lane.Lane._choice_of
+        place: Any = (lane.Lane, "_written") if are_batches() else (feed.Feed, "_part")
+        written = getattr(*place)
 
         def chosen(stream: lane.Lane, result: Any) -> Any:
             return choice_of(stream, result) if draw.random() < 0.8 else None
 
-        def counted(stream: lane.Lane, *told: Any) -> str | None:
-            chunk = written(stream, *told)
-            self.done += chunk is not None
-            return chunk
+        def counted(*told: Any) -> Any:
+            made = written(*told)
+            self.done += made is not None
+            return made
 
         self._changes += [
             (lane.Lane, "_choice_of", chosen),
-            (lane.Lane, "_written", counted),
+            (*place, counted),
             (streams.Judged, "why_not", lambda judged, processor: None),
-            (_Connections, "dealer", None),
-            (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
+            *_connections(),
             *streams.ours_in(module),
         ]
 
@@ -255,8 +256,7 @@ class AnswerSide(BodySide):
         self._changes += [
             (answers.Answer, "marked", counted),
             (answers._Judged, "is_known", lambda judged, handler: True),
-            *([(_Connections, "dealer", None)] if _are_batches() else []),
-            (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD)),
+            *_connections(),
             answers.replacement(module),
         ]
 
@@ -281,9 +281,15 @@ class AnswerSide(BodySide):
         return b"".join(pieces).decode()
 
 
-def _are_batches() -> bool:
+def are_batches() -> bool:
     """Whether results come in batches: then a generator gets no dealer."""
     return hasattr(importlib.import_module("fastdeploy.envs"), "ZMQ_SEND_BATCH_DATA")
+
+
+def _connections() -> list[tuple[Any, str, Any]]:
+    """What gives a generator ours to wait at."""
+    ours = (_Connections, "get_connection", with_inboxes(_Connections.get_connection, _GUARD))
+    return [*([(_Connections, "dealer", None)] if are_batches() else []), ours]
 
 
 async def _entered() -> AsyncIterator[None]:
@@ -383,6 +389,7 @@ def _choice_of(request_id: str) -> tuple[str, int]:
 class _Processor:
     """A data processor for results that are processed already."""
 
+    __module__ = "fastdeploy.trial"  # of another one's streams nothing is withheld
     output_fallback_manager = None
 
     def __init__(self) -> None:

@@ -178,6 +178,8 @@ def _results(request_id: str) -> dict[str, list[dict[str, Any]]]:
         "prompt": maker().add(1, 1, prompt_logprobs=prompt).add(1, 1, finished=True).made,
         "skipped": maker().add(1, 1, skipped=True).add(1, 1, reasoning_content="hm", skipped=False)
         .add(1, 1, text=None, tool_calls=calls).add(1, 1, finished=True).made,
+        "reasoning": maker().add().add().add().add(1, text=None, reasoning_content="hm").add().add()
+        .add(1, text=None, reasoning_content="hm").add(1, finished=True).made,
         "choices": maker().add(1, 2).add(2, 2, choice=1).add(1, 2, finished=True)
         .add(1, 2, choice=1, finished=True).made,
         "masks": masks.add(1, 1, sampling_mask=[1, 2]).add(2, 1, sampling_mask=[[1], [2, 3]])
@@ -242,6 +244,8 @@ def scripts(chat: bool) -> list[Script]:
         Script("draft", asked(2, include_draft_logprobs=True), results["draft"]),
         Script("prompt", asked(1, prompt_logprobs=2, return_token_ids=True), results["prompt"]),
         Script("skipped and called tools", asked(1), results["skipped"]),
+        Script("skipped, with ids", asked(1, return_token_ids=True), results["skipped"]),
+        Script("no text but reasoning", asked(None), results["reasoning"]),
         Script("two choices", asked(2, n=2), results["choices"], 2),
         Script("masks and speculation", asked(1), results["masks"]),
         Script("routed experts", asked(1, n=2), results["experts"], 2),

@@ -9,15 +9,17 @@ import contextlib
 import functools
 import importlib
 import logging
+import pickle
 import pkgutil
 import random
 import time
 from types import SimpleNamespace
 
-from fd_postproc.fastdeploy.api import connections, unpacking
+from fd_postproc.fastdeploy.api import connections, feed, unpacking
 from fd_postproc.fastdeploy.engine.delivery import sending
 from fd_postproc.fastdeploy.engine.processor_class import make_class
 from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
+from fd_postproc.fastdeploy.events.guard import Guard
 from fd_postproc.fastdeploy.gate import judgements
 from fd_postproc.fastdeploy.gate.contract import contract_gap
 from fd_postproc.fastdeploy.gate.judgements import gate
@@ -44,6 +46,7 @@ STEPS = ("token processor", "dictionaries", "stamps", "metrics")
 WAY_OUT = ("delivery", "wake-up", "sending")
 DISPATCHER = ("api connections", "api unpacking")
 TEXTS = ("api detokenising", "api parsers")
+_GUARD = Guard("api connections")
 
 
 def _told(run, *arguments):
@@ -140,9 +143,6 @@ def _twin(log):
 
 def chunks(rounds, progress, whole=False):
     """The first difference of streams of chat and completions; `whole`: of answers that are not streamed."""
-    utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
-    if not whole and not hasattr(utils.DealerConnectionManager, unpacking.DISPATCHER):
-        return ONE_BY_ONE
     for name in ("serving_chat", "serving_completion"):
         module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
         chat = name == "serving_chat"
@@ -156,16 +156,15 @@ def chunks(rounds, progress, whole=False):
 
 
 def dispatcher(module):
-    """The first difference of what reaches the queues of results, with and without our msgpack and map."""
-    if not hasattr(module.DealerConnectionManager, unpacking.DISPATCHER):
-        return ONE_BY_ONE
-    stock = importlib.import_module("msgpack")
+    """The first difference of what reaches the queues of results, with and without our parts."""
+    stock, outcomes = importlib.import_module("msgpack"), []
     module.ZMQMetricsStats = module.main_process_metrics = _Anything()
-    outcomes = []
+    are_batches = hasattr(module.DealerConnectionManager, unpacking.DISPATCHER)
     for msgpack, make in ((stock, dict), (unpacking.UnpackingMsgpack(stock), connections.RequestMap)):
         module.msgpack = msgpack
+        received = _dispatched(module, make) if are_batches else _listened(module, make is not dict)
         with virtual_time.Loop() as loop:
-            outcomes.append(loop.run_until_complete(_dispatched(module, make)))
+            outcomes.append(loop.run_until_complete(received))
     theirs, ours = outcomes
     return SAME if repr(theirs) == repr(ours) else "queues get other results"
 
@@ -195,6 +194,26 @@ async def _dispatched(module, make):
     await manager.cleanup_request("chatcmpl-9")
     left = sorted(manager.request_map), type(queue).__name__ in ("Queue", "QuickQueue")
     return [[queue.get_nowait() for _ in range(queue.qsize())] for queue in queues.values()], left
+
+
+async def _listened(module, is_ours):
+    """What streams get of results that come one by one; ours waits at the queue in their place."""
+    cls, names, waits = module.DealerConnectionManager, ["chatcmpl-1", "cmpl-2", "embd-3", "plain"], []
+    manager, dealer = cls(0), _Messages(None, names)
+    manager.running, dealer.manager, dealer.transport = True, manager, _Anything()
+    dealer.pack = lambda groups: pickle.dumps(groups[0])
+    manager.connections, manager.connection_load, manager.connection_heap = [dealer], [0], [(0, 0)]
+    connect = connections.with_inboxes(cls.get_connection, _GUARD) if is_ours else cls.get_connection
+    for name in names:
+        asked = SimpleNamespace(return_token_ids=False, include_draft_logprobs=False)
+        connections.registering.set(feed.Feed(name, asked, None, None, _GUARD, _GUARD))
+        waits.append((await connect(manager, name, 2))[1])
+    await asyncio.wait_for(cls._listen_connection(manager, dealer, 0), 60)
+    sizes = [manager.request_map[name].qsize() for name in names]
+    got = [[await one.get() for _ in range(size)] for one, size in zip(waits, sizes, strict=True)]
+    await manager.cleanup_request("plain")
+    are_known = {type(one) is feed.Feed for one in waits} == {is_ours}
+    return are_known, got, sorted(manager.request_map), manager.connection_load
 
 
 class _Messages:
@@ -278,9 +297,6 @@ def parsers(tree):
             if new:
                 told[cls] = f"{name} uses {', '.join(sorted(new))}"
     return told
-
-
-ONE_BY_ONE = "results come one by one here"
 
 
 def names(seam):

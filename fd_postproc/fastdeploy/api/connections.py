@@ -25,7 +25,6 @@ from ..events.counters import note
 from ..events.guard import Guard
 from ..events.log import api_log
 from ..gate import replacements
-from ..gate.seams import NotPlain
 
 MOST_HELD = 4096  # early groups of results, over all requests
 MOST_BYTES = 64 << 20  # of their memory, the ids of their requests included
@@ -318,15 +317,14 @@ def install(module: Any) -> Callable[[], None]:
     """Install our map in the connection manager of ``openai.utils``; return a function that restores.
 
     Once the manager is initialised, the server is about to serve: then the dispatcher begins to take turns
-    with the streams, and the garbage collector forgets what is there.  NotPlain if there is no dispatcher.
+    with the streams, and the garbage collector forgets what is there.  Without a dispatcher, results come one
+    by one after their request was registered, and FastDeploy's map stays.
     """
-    cls = module.DealerConnectionManager
+    cls, guard = module.DealerConnectionManager, Guard("api connections", api_log)
     stock_init, stock_initialize = cls.__init__, cls.initialize
-    dispatch = getattr(cls, "_dispatch_batch_responses", None)
-    if dispatch is None:
-        raise NotPlain("results come one by one here, after their request was registered")
-
-    guard = Guard("api connections", api_log)
+    connection = cls, "get_connection", with_inboxes(cls.get_connection, guard)
+    if not hasattr(cls, "_dispatch_batch_responses"):
+        return replacements.install("api connections", connection)
 
     @functools.wraps(stock_init)
     def __init__(manager: Any, *arguments: Any, **options: Any) -> None:
@@ -350,8 +348,7 @@ def install(module: Any) -> Callable[[], None]:
 
     return replacements.install(
         "api connections",
-        *((cls, "__init__", __init__), (cls, "initialize", initialize)),
-        (cls, "get_connection", with_inboxes(cls.get_connection, guard)),
+        *((cls, "__init__", __init__), (cls, "initialize", initialize), connection),
     )
 
 

@@ -74,6 +74,8 @@ class Feed:
 
     Attributes
     ----------
+    shows_skipped : bool
+        Whether a result without text is a chunk all the same.
     choices : dict of str to Choice
         Answers that have not ended and may take the steady lane, by the ids of their results.
     source : object
@@ -102,6 +104,7 @@ class Feed:
         self._guard, self._scores_guard = guard, scores_guard
         self.choices: dict[str, Choice] = {}
         self.shows_ids, self._shows_drafts = bool(request.return_token_ids), request.include_draft_logprobs
+        self.shows_skipped = self.shows_ids
         self.source: Any = None
         self._is_watched = False
         self.group: Any = None
@@ -227,7 +230,7 @@ class Feed:
         """What is behind a choice's key in a chunk, with its log-probabilities."""
         outputs, top, draft = self._withheld.pop(0)
         # A result that a parser holds back has no choice, nor has one of tokens that are no text.
-        while outputs.get("skipped", True) and not (self.shows_ids and "skipped" in outputs):
+        while outputs.get("skipped", True) and not (self.shows_skipped and "skipped" in outputs):
             outputs, top, draft = self._withheld.pop(0)
         if draft is not None:
             first, key, last = part.partition(f"{_DRAFT_KEY}null")

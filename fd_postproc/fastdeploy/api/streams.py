@@ -10,6 +10,7 @@ import asyncio
 import functools
 import importlib
 import inspect
+import linecache
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,8 @@ LANES: dict[str, tuple[str, str, type[Lane], str]] = {
     ),
 }
 """By module: class and generator of FastDeploy's, its lane, and a field of the request with more options."""
+_SHOWN = '["skipped"] and not request.return_token_ids'
+"""In a module that shows ids of results without text: since the end of March 2026.  Others have no lane."""
 
 
 def install(module: Any) -> Callable[[], None]:
@@ -92,6 +95,7 @@ class Streams:
         if style is None:
             raise NotPlain("pydantic prints floats in none of the ways known here")
         _, _, self._lane, self._extra = LANES[module.__name__.rpartition(".")[2]]
+        self._shows_skipped = _SHOWN in "".join(linecache.getlines(module.__file__))
         self.guard, self._scores_guard = Guard(SEAM, api_log), Guard(scores.SEAM, api_log)
         self._style, self._shapes, self._of_prompts = style, Shapes(style), self._extra == "suffix"
         self._judged, self._scoring = Judged(module), scores.Scoring(module)
@@ -114,6 +118,7 @@ class Streams:
             return generator
         processor = handler.engine_client.data_processor
         feed = Feed(name, request, scores_of, prompt_of, self._style, self.guard, self._scores_guard)
+        feed.shows_skipped &= self._shows_skipped
         if self._may_be_steady(request, given):
             reason = self._judged.why_not(processor)
             if reason is None:
@@ -135,7 +140,7 @@ class Streams:
         if several is None:
             extra = getattr(request, self._extra, None)
             several = extra.get("max_streaming_response_tokens", 1) if type(extra) is dict else 1
-        if type(several) is not int or several > 1 or request.collect_metrics:
+        if not self._shows_skipped or type(several) is not int or several > 1 or request.collect_metrics:
             return False
         limits = given["max_tokens_list"] if self._of_prompts else (given["max_tokens"],)
         return None in limits or max(limits) > 2

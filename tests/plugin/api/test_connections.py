@@ -362,6 +362,23 @@ def test_a_reader_of_another_kind_is_left_alone():
     assert reader.read is len
 
 
+def test_where_results_come_one_by_one_a_stream_waits_in_place_of_its_queue():
+    parts = {name: value for name, value in vars(Manager).items() if name != "_dispatch_batch_responses"}
+    cls = type("OneByOne", (), parts)
+
+    async def run():
+        manager, feed = cls(0), SimpleNamespace(name="a", choices={1}, source=None)
+        connections.registering.set(feed)
+        given = await manager.get_connection("a", dealer="one of fifty")
+        await manager.request_map["a"].put(group(0))
+        return given == ("one of fifty", feed), type(manager.request_map), await feed.source.get()
+
+    restore = connections.install(SimpleNamespace(DealerConnectionManager=cls))
+    assert asyncio.run(run()) == (True, dict, group(0))
+    restore()
+    assert cls.get_connection is Manager.get_connection
+
+
 def test_another_dispatcher_is_left_alone():
     class Other(Manager):
         async def _dispatch_batch_responses(self):
