@@ -1,6 +1,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from typing_extensions import disjoint_base
+
 from ...._core import FlightRing, Step
 from .step_context import Context
 
@@ -22,6 +24,7 @@ class Plan:
     ) -> Any: ...
     def logprobs_lists(self, step: Step, slot: int, rows: int) -> Any: ...
 
+@disjoint_base
 class Result:
     request_id: str
     finished: bool
