@@ -8,6 +8,7 @@ FD_POSTPROC_FASTDEPLOY names.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -135,8 +136,11 @@ def _texts(name: str, load: Load, model: Model, whole: bool) -> Contender:
     def scores_of(top: Any) -> Any:
         return handler._create_chat_logprobs(top, True, load.top, True)
 
+    complete = functools.partial(
+        processor.process_response_dict, stream=True, include_stop_str_in_output=False
+    )
     if name == OURS:
-        chunk, scores_of = _lane(chunk, handler, load)
+        chunk, scores_of, complete = _lane(chunk, handler, processor, load)
         from fd_postproc.fastdeploy.engine.results._results import Messages
 
         messages = Messages(engine.processor.plan)
@@ -151,7 +155,7 @@ def _texts(name: str, load: Load, model: Model, whole: bool) -> Contender:
     def step(prepared: Any) -> list[Any]:
         made = []
         for (result,) in utils.msgpack.unpackb(pack(engine.step(prepared))):
-            processor.process_response_dict(result, stream=True, include_stop_str_in_output=False)
+            complete(result)
             logprobs = None
             if load.top is not None:
                 logprobs = scores_of(result["outputs"]["top_logprobs"])
@@ -173,20 +177,25 @@ def _texts(name: str, load: Load, model: Model, whole: bool) -> Contender:
     return Contender(engine.prepare, begin, step, answers)
 
 
-def _lane(stock: Any, handler: Any, load: Load) -> tuple[Any, Any]:
-    """The same as the steady lane does it: what makes a chunk, and what makes log-probabilities."""
+def _lane(stock: Any, handler: Any, processor: Any, load: Load) -> tuple[Any, Any, Any]:
+    """The same as the steady lane does it: what makes a chunk, log-probabilities, and a result's text."""
     from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores, Template
     from fd_postproc.fastdeploy.api.chunks.float_style import float_style
     from fd_postproc.fastdeploy.api.chunks.token_spelling import CHAT_TEXTS
+    from fd_postproc.fastdeploy.api.text.views import views_of
 
     style, texts = float_style(), CHAT_TEXTS(handler)
+    views = views_of(processor)
     assert style is not None
+    assert views is not None
+    assert views.plain is not None
     template = Template(
         stock("", None), ["content", "arrival_time", "logprobs"], ["", 1.2345678, None], style
     )
     return (
         lambda text, scores: template.text([text, 1.2345678, scores]),
         lambda top: ChatScores.of(top, load.top, texts),
+        views.plain,
     )
 
 
