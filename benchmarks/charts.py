@@ -1,4 +1,4 @@
-"""The picture of where a step's time goes, as PNG and SVG."""
+"""The picture of where a step's time goes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import engine, processors, shares
+from .cases import NARROW, WIDE
 from .report import OURS, by_question, seconds
 from .runner import Compared, Found
 
@@ -43,7 +44,7 @@ def draw(found: Found, folder: Path) -> list[Path]:
     Returns
     -------
     list of Path
-        The PNG file, if one was drawn; beside it is an SVG of the same name.
+        The PNG file, if one was drawn.
     """
     require_matplotlib()
     import matplotlib
@@ -60,7 +61,6 @@ def draw(found: Found, folder: Path) -> list[Path]:
         "grid.linewidth": 0.6,
         "axes.axisbelow": True,
         "legend.frameon": False,
-        "svg.hashsalt": "fd_postproc",
         "figure.constrained_layout.use": True,
     }
     with matplotlib.rc_context(style):
@@ -70,7 +70,6 @@ def draw(found: Found, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "waterfall.png"
         figure.savefig(path, dpi=130)
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
         importlib.import_module("matplotlib.pyplot").close(figure)
     return [path]
 
@@ -130,7 +129,7 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
     figure, panel = pyplot.subplots(figsize=(11, 0.9 + 1.1 * len(measured)))
     names_of_parts = list(parts(measured[0], names[0]))
     shades = dict(zip(names_of_parts, COLOURS, strict=False))
-    longest, ticks, cases = 0.0, {}, {str(case): case for case in processors.cases(True)}
+    longest, ticks, cases = 0.0, {}, {str(case): case for case in (NARROW, WIDE)}
     for group, one in enumerate(measured):
         medians = whole.get(one.case.removesuffix(", parts"), {})
         shown = {processors.RESTATED: processors.REAL} if processors.REAL in medians else {}

@@ -11,12 +11,11 @@ from fd_postproc.fastdeploy.engine.results._results import Messages
 from tests.restated.workload import Case as LoadCase
 
 from . import receive, shares
-from .cases import Case, Comparison, Ready, check, objects_in, rounds_for, timed
+from .cases import NARROW, PLAIN, WIDE, Case, Comparison, Ready, check, timed
 from .processors import (
     CLASSES,
     OURS,
     RESTATED,
-    cases,
     comparable,
     load_case,
     loaded,
@@ -26,13 +25,13 @@ from .processors import (
     token_processor_module,
 )
 from .queued import taken
-from .step import result_objects, steps_of
+from .step import steps_of
 
 ABOUT = (
     "a received message -> the bytes for the client: results, the scheduler's two debug texts, to_dict and "
     "msgpack, or the bytes at once; parts: where that goes, and the get op before it"
 )
-REFERENCE = "floor"
+REFERENCE = ""
 BASELINE = RESTATED
 
 load = token_processor_module
@@ -41,13 +40,11 @@ RESULTS, TEXTS, DICTS, PACK, GET = "results", "scheduler's texts", "to_dict", "m
 PARTS = (GET, RESULTS, TEXTS, DICTS, PACK)
 
 
-def comparisons(quick: bool) -> Iterator[Comparison]:
-    for case in cases(quick):
-        contenders = {name: partial(_total, name, load_case(case)) for name in names()}
-        contenders["floor"] = partial(_floor, load_case(case))
-        yield Comparison(str(case), contenders, rounds=rounds_for(case))
-    for case in () if quick else cases(True):
-        yield Comparison(f"{case}, parts", _parts(case), rounds=3)
+def comparisons() -> Iterator[Comparison]:
+    for case in NARROW, WIDE, PLAIN:
+        yield Comparison(str(case), {name: partial(_total, name, load_case(case)) for name in names()})
+    for case in NARROW, WIDE:
+        yield Comparison(f"{case}, parts", _parts(case))
 
 
 class Scheduler:
@@ -117,7 +114,7 @@ def _total(name: str, case: LoadCase) -> Ready:
         call()
         return run(loops)
 
-    return Ready(young, len(packed), objects_in(work.processor.cached_generated_tokens.last))
+    return Ready(young, len(packed))
 
 
 def seen(packed: bytes) -> list[Any]:
@@ -127,24 +124,6 @@ def seen(packed: bytes) -> list[Any]:
         one["metrics"] = one["metrics"] and list(one["metrics"])
         one["outputs"]["send_idx"] = None  # grows from step to step
     return steps
-
-
-def _floor(case: LoadCase) -> Ready:
-    """The same results and dicts by bare C-API calls, and msgpack's own encoder."""
-    packb = importlib.import_module("msgpack").packb
-    results = loaded(RESTATED, token_processor_module(), case).sink.last
-    made = result_objects(results)
-    dicts = result_objects([[result.to_dict()] for result in results])
-    check(comparable(made.make()) == comparable(results), "the floor makes other objects")
-    packed = packb(dicts.make())
-    check(seen(packed) == seen(packb([[result.to_dict()] for result in results])), "the floor packs others")
-
-    def call() -> bytes:
-        made.make()
-        out: bytes = packb(dicts.make())
-        return out
-
-    return Ready(timed(call), len(packed), objects_in(results))
 
 
 # ---- Parts ------------------------------------------------------------------------------------------------
