@@ -10,41 +10,30 @@ from typing import Any
 from fd_postproc.fastdeploy.engine.results._results import Messages
 from tests.restated.workload import Case as LoadCase
 
-from . import receive, shares
-from .cases import NARROW, PLAIN, WIDE, Case, Comparison, Ready, check, timed
+from .cases import NARROW, PLAIN, WIDE, Comparison, Ready, check, timed
 from .processors import (
-    CLASSES,
     OURS,
     RESTATED,
-    comparable,
     load_case,
     loaded,
     names,
-    processor_class,
     step_call,
     token_processor_module,
 )
-from .queued import taken
-from .step import steps_of
 
 ABOUT = (
     "a received message -> the bytes for the client: results, the scheduler's two debug texts, to_dict and "
-    "msgpack, or the bytes at once; parts: where that goes, and the get op before it"
+    "msgpack, or the bytes at once"
 )
 REFERENCE = ""
 BASELINE = RESTATED
 
 load = token_processor_module
 
-RESULTS, TEXTS, DICTS, PACK, GET = "results", "scheduler's texts", "to_dict", "msgpack", "get op"
-PARTS = (GET, RESULTS, TEXTS, DICTS, PACK)
-
 
 def comparisons() -> Iterator[Comparison]:
     for case in NARROW, WIDE, PLAIN:
         yield Comparison(str(case), {name: partial(_total, name, load_case(case)) for name in names()})
-    for case in NARROW, WIDE:
-        yield Comparison(f"{case}, parts", _parts(case))
 
 
 class Scheduler:
@@ -62,17 +51,6 @@ class Scheduler:
         results = {result.request_id: [result] for result in self.last}
         _ = f"results fetched: {results}"
         return list(results.values())
-
-
-def texts(results: list[Any]) -> Callable[[], Any]:
-    """What the scheduler formats."""
-    scheduler = Scheduler()
-
-    def call() -> list[list[Any]]:
-        scheduler.put_results(results)
-        return scheduler.get_results()
-
-    return call
 
 
 def _engine(name: str, module: Any, case: LoadCase) -> tuple[Any, Callable[[], bytes]]:
@@ -124,48 +102,3 @@ def seen(packed: bytes) -> list[Any]:
         one["metrics"] = one["metrics"] and list(one["metrics"])
         one["outputs"]["send_idx"] = None  # grows from step to step
     return steps
-
-
-# ---- Parts ------------------------------------------------------------------------------------------------
-
-
-def _parts(case: Case) -> dict[str, Callable[[], Ready]]:
-    one = load_case(case)
-    contenders: dict[str, Callable[[], Ready]] = {}
-    for name in CLASSES:
-        parts = [part for part in PARTS[1:] if (name, part) != (OURS, DICTS)]  # which it does not make
-        contenders |= {f"{name}: {part}": partial(_part, name, one, part) for part in parts}
-    for removed, part in enumerate(shares.PARTS, 1):
-        contenders[f"{RESTATED}: {RESULTS}, less {part}"] = partial(_less, one, removed)
-    contenders[f"{RESTATED}: {GET}"] = partial(taken, case, receive._stock)
-    contenders[f"{OURS}: {GET}"] = partial(taken, case, partial(receive._ours, dialect="compact", full=False))
-    return contenders
-
-
-def _part(name: str, case: LoadCase, part: str) -> Ready:
-    work = loaded(name, token_processor_module(), case)
-    results = work.sink.last
-    if name != RESTATED:
-        stock = loaded(RESTATED, token_processor_module(), case).sink.last
-        check(comparable(results) == comparable(stock), "a client would see other results")
-    if part == RESULTS:
-        return Ready(steps_of(work))
-    if part == TEXTS:
-        return Ready(timed(texts(results)))
-    if part == DICTS:
-        return Ready(timed(lambda: [result.to_dict() for result in results]))
-    if name == OURS:
-        step_call(work)()  # results with unread lists
-        return Ready(timed(partial(_packing(name, work), [[result] for result in work.sink.last])))
-    dicts = [result.to_dict() for result in results]
-    return Ready(timed(partial(importlib.import_module("msgpack").packb, dicts)))
-
-
-def _less(case: LoadCase, removed: int) -> Ready:
-    """The restated step without its first parts; what is left still makes all results."""
-    module = token_processor_module()
-    loaded(RESTATED, module, case)  # the first step makes metrics that stand-ins would lack
-    work, restore = shares.stripped(module, processor_class(RESTATED, module), case, removed)
-    work.step()
-    check(len(work.sink.last) == case.batch, "results are missing")
-    return Ready(steps_of(work), close=restore)

@@ -27,7 +27,7 @@ from benchmarks.save import PADDLE
 from fd_postproc.cli.terminal import note
 
 HERE = Path(__file__).parent
-PICTURES, EVERYTHING = HERE / "plots", HERE / "results.json"
+PICTURE, EVERYTHING = HERE / "plots" / "engine.png", HERE / "results.json"
 SERVICE = HERE.parent / "harness" / "service" / "service.json"
 READMES = (HERE.parent / "README.md", HERE.parent / "README_CN.md")
 
@@ -35,10 +35,7 @@ READMES = (HERE.parent / "README.md", HERE.parent / "README_CN.md")
 def blocks(found):
     """Text for each marker of RESULTS.md: a table for each question, the machine."""
     made = {
-        question: report.table(question, compared)
-        for question, compared in report.by_question(
-            [(question, one) for question, one in found if not one.case.endswith(", parts")]
-        ).items()
+        question: report.table(question, compared) for question, compared in report.by_question(found).items()
     }
     return {**made, "machine": machine(found)}
 
@@ -200,7 +197,7 @@ def main():
         pages.write_json(everything(found), EVERYTHING)
         pages.fill(HERE / "RESULTS.md", "bench", blocks(found))
     found = recorded(EVERYTHING)
-    charts.draw(found, PICTURES)
+    charts.draw(found, PICTURE)
     texts = {"speed": for_readers(found), "pace": paces(json.loads(SERVICE.read_text()))}
     for page in READMES:
         pages.fill(page, "bench", texts)

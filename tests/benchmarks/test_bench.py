@@ -14,12 +14,10 @@ from benchmarks import (
     receive,
     runner,
     save,
-    shares,
 )
 from tests.lib.quiet import imported
 from tests.lib.rows import each
-from tests.restated import bind
-from tests.restated.workload import Case, Load
+from tests.restated.workload import Load
 
 pyperf = pytest.importorskip("pyperf")
 
@@ -75,20 +73,6 @@ def test_every_other_contender_does(raised_limits, question, comparison):
         make_and_run(comparison)
     finally:
         metrics.reset()
-
-
-@pytest.mark.framework
-def test_taking_parts_out_leaves_the_names_as_they_were():
-    module = processors.token_processor_module()
-    classes = module.RequestOutput, module.RequestMetrics, module.Request
-    after = []
-    for removed in range(len(shares.PARTS) + 1):
-        case = Case("spec_topk_target", 2, 2, 3)
-        load, restore = shares.stripped(module, bind(module), case, removed)
-        load.step()
-        restore()
-        after.append([dict(vars(cls)) for cls in classes])
-    assert after == after[:1] * len(after)
 
 
 def test_wrong_answers_are_not_timed(monkeypatch):

@@ -173,7 +173,7 @@ def test_timings_survive_a_failure_after_them(monkeypatch, tmp_path, capsys):
         runner.save([STEP], command[command.index("--json") + 1])
         return mock.Mock(returncode=0)
 
-    for name in ("EVERYTHING", "PICTURES"):
+    for name in ("EVERYTHING", "PICTURE"):
         monkeypatch.setattr(make_results, name, tmp_path / name)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(make_results, "subprocess", mock.Mock(run=measured))
