@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core import DeviceInput, HostInput, _op_message
+from .._core import _op_message
 from ..core.layout import Channel
 from ..errors import NotForKernel, Refusal, UnfitNumber
 from ..support.environment import CUDA
-from .arguments import Sizes
+from .arguments import Given
 from .environment import message_id
 
 log = logging.getLogger("fd_postproc")
@@ -53,15 +53,13 @@ class Comparison:
         self.error: Exception | None = None
         self.is_finished = False
 
-    def expect(
-        self, inputs: dict[str, HostInput | DeviceInput], sizes: Sizes, goes_on: bool, **how: Any
-    ) -> None:
+    def expect(self, given: Given, goes_on: bool) -> None:
         """Pack the message as the CPU does, from tensors in host memory; then compare."""
-        batch, width, rows, cols = sizes
+        op, inputs, batch, width, rows, cols, layout, flag, skip_prefill = given
         self.expected = _op_message(
-            self.op, inputs, batch, cols, width, rows,
+            op, inputs, batch, cols, width, rows, layout=layout, flag=flag, skip_prefill=skip_prefill,
             stop_flag=message_id() * (1 if goes_on else -1), dialect=self.lane.dialect, sealed=False,
-            **self.lane.identity, **how,
+            **self.lane.identity,
         )  # fmt: skip
         self.judge()
 
