@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..support.checks import kind_of, shown
+from .codes import Code
 from .tensors import as_float32, host_array
 
 _KINDS = {
@@ -24,9 +25,6 @@ _KINDS = {
     "m": "times",
 }
 
-
-CODES = {-1: "no token", -3: "recovery stop", -9: "preempted"}
-"""Negative counts that a worker sends."""
 
 ROUNDED = 0.001
 """Most that a log-probability may be above 0, as the rounded sum of a softmax makes it.
@@ -88,9 +86,9 @@ def refuse_impossible(counts: Any, scores: Any, ranks: Any) -> None:
         If a count is a negative number that is no code, a score is NaN or above `ROUNDED`, or a rank is
         below 1; the text names the first such value and its place.
     """
-    unknown = (counts < 0) & ~np.isin(counts, list(CODES))
+    unknown = (counts < 0) & ~np.isin(counts, list(Code))
     if unknown.any():
-        codes = ", ".join(f"{code} ({meaning})" for code, meaning in CODES.items())
+        codes = ", ".join(f"{code.value} ({code.text})" for code in Code)
         raise _impossible("counts", counts, unknown, f"a negative count is a code: {codes}")
     if scores is None:
         return

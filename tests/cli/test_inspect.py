@@ -41,7 +41,7 @@ def test_inspect_leaves_the_message_and_shows_the_queue(run, queue, goldens):
 def test_the_channel_of_every_golden_message_is_guessed_right(goldens, refused_golden):
     for golden in goldens.values():
         if golden is not refused_golden:
-            found = candidates(golden.payload, 1, fp.GPU)
+            found, _ = candidates(golden.payload, 1, fp.GPU)
             assert found[0].channel == golden.channel, golden.name
             assert all(one.channel == one.step.channel for one in found)  # each once
 
