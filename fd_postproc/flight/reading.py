@@ -155,7 +155,7 @@ def read(path: str, most: int | None = None) -> Flight:
     try:
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            raise IsADirectoryError(errno.EISDIR, "it is a folder: name a file in it", path)
         if not stat.S_ISREG(found.st_mode):
             raise FlightError(f"{path} is not a regular file")
         writer = writer_of(descriptor)
