@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _gains(step: Step, pieces: int) -> list[tuple[str, str]]:
-    """What one step costs both ways: bytes, and time until its results are there."""
+    """The cost of one step both ways: bytes, and time until its results are there."""
     from . import restated
 
     payload = encode(step, "compact")

@@ -1,4 +1,4 @@
-"""Tell from a flight recorder's file what happened: to the service, or to one request.
+"""Say what happened, from a flight recorder's file: to the service, or to one request.
 
 FILE is such a file, PID a process that has or had one; of several runs with that number, the one that runs or
 ended last, and the others are listed.  Without either it is the engine's that runs; where several run,
@@ -144,7 +144,7 @@ def _asked(running: list[Flight], may_ask: bool) -> str:
 
 
 def _overview(head: Flight) -> str:
-    """How a running engine does, in a line."""
+    """A line on a running engine: its speed, and what went wrong."""
     try:
         picture = Picture(read(head.name), now())
     except (FlightError, OSError) as error:
@@ -196,7 +196,7 @@ def _engines() -> list[Flight]:
 
 
 def _others() -> str:
-    """Whose files there are besides, in words: only their user may look at them."""
+    """The other users who have files, in words: only their user may look at them."""
     users = other_users()
     if not users:
         return ""

@@ -109,7 +109,7 @@ class Snapshot:
 
     limits: KernelLimits
     queues: list[Queue]  # those in scope
-    others: list[QueueInfo] = field(default_factory=list)  # not FastDeploy's as far as one can tell
+    others: list[QueueInfo] = field(default_factory=list)  # not FastDeploy's, by what is known
     signals: list[QueueInfo] = field(default_factory=list)  # FastDeploy's, for a prefill node's cache
     hidden_limits: str = ""  # what a sandbox hides of them, in words
     hidden_queues: str = ""  # why only the queues of known ids are here

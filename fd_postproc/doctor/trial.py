@@ -148,7 +148,7 @@ def _left(seam: str, why: str) -> Finding:
 
 
 def _remedy(why: str) -> tuple[str, ...]:
-    """What helps: no newer fd_postproc knows a wrapper of the operator's own."""
+    """The remedy: no newer fd_postproc knows a wrapper of the operator's own."""
     is_changed = any(words in why for words in _CHANGED) and " has new code " not in why
     return _REMEDY_OF_CHANGED if is_changed else _REMEDY
 

@@ -81,7 +81,7 @@ class Picture:
 
     @cached_property
     def stop(self) -> float | None:
-        """When the process's exit began, or its recorder was ended; None if neither is recorded."""
+        """The time when the process's exit began, or its recorder ended; None if neither is recorded."""
         return next((event.at for event in self.of(Kind.CLOSED)), None)
 
     @property
@@ -136,7 +136,7 @@ class Picture:
 
     @cached_property
     def absences(self) -> list[tuple[float, float]]:
-        """From when to when the engine wrote nothing, though it looks at the queue once a second.
+        """Times, begin and end, in which the engine wrote nothing, though it looks once a second.
 
         The last may go on: it ends now.  None is judged before the first look, or behind the end of the token
         thread, which takes the one that looks along.
@@ -187,7 +187,7 @@ class Picture:
         return [step for step in self.steps if step.at >= since]
 
     def rates(self) -> dict[str, float]:
-        """Of `lately`: steps and tokens a second, requests and tokens of a step, medians of stages."""
+        """Rates over the last ten seconds of steps: per second, per step, and medians of stages."""
         steps = self.lately
         if not steps:
             return {}

@@ -160,7 +160,7 @@ class Recorder:
         self._ended.discard((slot, before or ""))
 
     def look(self, msqid: int, sender: int, tasks: Any, transfers: int, reader: int = 0) -> None:
-        """How the queue is, who sends, and which request is in which slot: about once a second.
+        """Record the queue's state, its sender, and the request of each slot: about once a second.
 
         `reader` is another process that has taken a message since the look before; 0: none was seen.
         """

@@ -15,7 +15,7 @@ Inputs = dict[str, HostInput | DeviceInput]
 
 
 Given = tuple[str, Inputs, int, int, int, int, Layout, int, bool]
-"""What a save op was given, checked, as a tuple because a class costs 7 % of a short save.
+"""Checked arguments of a save op; a tuple, because a class costs 7 % of a short save.
 
 It is the op, its tensors by role, what `check_sizes` returns, the layout, the message's flag, and whether
 requests in chunked prefill send nothing.

@@ -166,7 +166,7 @@ class DeviceSaves:
         return self.extension
 
     def _leave(self) -> None:
-        """At exit: give saves in flight some time, and log the errors."""
+        """Give saves in flight some time at exit, and log the errors."""
         if self._left:
             return
         self._left = True

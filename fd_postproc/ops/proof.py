@@ -27,7 +27,7 @@ log = logging.getLogger("fd_postproc")
 ENOUGH = 32
 """Equal messages of one kind of save after which the kernel's are sent."""
 ONE_IN = 1000
-"""Of so many saves after that, about one is compared."""
+"""Saves after that of which about one is compared."""
 _CAPTURES = range(900, 908)  # the driver's errors during captures: no fault of the kernel
 
 
@@ -71,7 +71,7 @@ class Comparison:
 
 
 class Proof:
-    """What this process knows of the kernel.
+    """This process's knowledge of the kernel.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Proof:
         return True
 
     def comparison(self, extension: Any, lane: Any, job: Any, batch: int) -> Comparison | None:
-        """What this save is to be compared by; None if the kernel's message is sent."""
+        """The comparison that this save needs; None if the kernel's message is sent."""
         if self.mode == "1":
             return None
         kind = lane, job.forms, batch.bit_length()
@@ -169,7 +169,7 @@ class Proof:
 
 
 def _difference(one: Comparison) -> str:
-    """How the kernel's message differs from the CPU's; empty if it does not."""
+    """The difference between the kernel's message and the CPU's; empty if there is none."""
     if isinstance(one.expected, Refusal):
         return "" if isinstance(one.error, UnfitNumber) else f"the CPU refuses it ({one.expected.reason})"
     if one.error is not None:

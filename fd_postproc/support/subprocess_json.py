@@ -23,7 +23,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def answer_of(module: str, *, mark: str, patience: float, settings: dict[str, str]) -> dict[str, Any]:
-    """What a program of this package, under additional environment variables, prints after `mark`.
+    """Run a program of this package, with more environment variables; return what it prints after `mark`.
 
     That is one line of JSON.  It has a mark because libraries that the program imports may print, too.
 
