@@ -34,7 +34,6 @@ def comparisons() -> Iterator[Comparison]:
         one = load_case(case)
         contenders = {name: partial(_make, name, one) for name in names()}
         contenders[f"{OURS}, all lists read"] = partial(_and_read, one)
-        contenders[f"{OURS}, from tensors"] = partial(_from_tensors, one)
         yield Comparison(str(case), contenders)
 
 
@@ -58,12 +57,6 @@ def _and_read(case: LoadCase) -> Ready:
             _ = result.outputs.top_logprobs
 
     return Ready(steps_of(work, call))
-
-
-def _from_tensors(case: LoadCase) -> Ready:
-    """With FastDeploy's get op before it, as in FastDeploy's own tests."""
-    work = loaded(OURS, token_processor_module(), case)
-    return Ready(steps_of(work, work.step))
 
 
 def steps_of(work: Load, call: Callable[[], Any] | None = None) -> TimeFunction:
