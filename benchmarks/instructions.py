@@ -34,7 +34,7 @@ from fd_postproc import ops
 from fd_postproc._core import Attendance, FlightRing, Receiver, Sender, Step, decode, encode
 from fd_postproc.fastdeploy.engine.results._results import Stages
 from fd_postproc.queues import locate
-from fd_postproc.support.subprocess_json import python_command
+from fd_postproc.support.child_python import python_command
 
 from .built import _floor
 from .cases import NARROW, PLAIN, SPEC, WIDE, Case, tensors_of

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fd_postproc.support.subprocess_json import python_command
+from fd_postproc.support.child_python import python_command
 
 from . import FULL_ROUNDS, QUESTIONS, QUEUE_QUESTIONS, QUICK_ROUNDS
 from .cases import Comparison

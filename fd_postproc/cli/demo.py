@@ -25,7 +25,7 @@ from .._version import __version__
 from ..core.layout import GPU
 from ..queues import not_made
 from ..recording import Recording
-from ..support.subprocess_json import python_command
+from ..support.child_python import python_command
 from .tables import print_labels
 from .terminal import CommandError, console, positive_int, stop_on_signal
 

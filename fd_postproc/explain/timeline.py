@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -216,19 +216,12 @@ def with_slots(flight: Flight) -> Iterator[tuple[StepEntry, frozenset[int]]]:
 
 
 def latencies(engine: Flight, worker: Flight) -> list[float]:
-    """Seconds from the worker's call of the save op to the end of the step, for frames that both "
-    "files know."""
+    """Seconds from the worker's call of the save op to the end of the step, of frames in both files."""
     sent = {
-        event.numbers[0]: event.at - event.numbers[1] / 1e9
-        for event in events_of(worker)
-        if event.kind == Kind.SENT
+        event.numbers[0]: event.at - event.numbers[1] / 1e9 for event in Picture(worker, 0.0).of(Kind.SENT)
     }
     found = []
     for entry in engine.entries:
         if isinstance(entry, StepEntry) and entry.frame in sent and entry.at >= sent[entry.frame]:
             found.append(entry.at - sent[entry.frame])
     return found
-
-
-def events_of(flight: Flight) -> Iterable[Event]:
-    return (entry for entry in flight.entries if isinstance(entry, Event))

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .._core import _sound_entries
+from .._core import CHANNELS, _sound_entries
 from .codes import (
     BOOT_AT,
     BUSY_AT,
@@ -34,7 +34,6 @@ from .codes import (
 from .files import writer_of
 
 LONGEST_FILE = 1 << 30
-_CHANNELS = ("plain", "topk", "spec", "spec_topk")
 _DIALECTS = ("legacy", "packed", "compact", None)
 
 
@@ -247,7 +246,7 @@ def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
                 made.append(Live(when, frozenset(live)))
         elif kind == Kind.STEP:
             frame, length, rows, total, receive, build, put, batch, results, sender = STEP_BODY.unpack(body)
-            dialect, channel = _DIALECTS[flags & 3], _CHANNELS[flags >> 2 & 3]
+            dialect, channel = _DIALECTS[flags & 3], CHANNELS[flags >> 2 & 3]
             stages = (_seconds(receive), _seconds(build), _seconds(put))
             made.append(
                 StepEntry(
