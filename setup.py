@@ -108,6 +108,7 @@ def sources(*folders):
 ENGINE = "fd_postproc/fastdeploy/engine"
 KERNEL = ["cuda/pack.ptx", "cuda/pack.cubins.zip"]
 BELOW = sources("fd_postproc", "fd_postproc/headers")  # what every extension includes
+CORE = sources(*(f"fd_postproc/core{part}" for part in ("", "/step", "/queue")))
 
 setup(
     long_description=description(),
@@ -116,7 +117,7 @@ setup(
     # Generated C stays out of the checkout, but coverage's Cython plug-in needs it beside the .pyx.
     options={"build_ext": {"cython_c_in_temp": not trace}},
     ext_modules=[
-        extension("fd_postproc._core", "fd_postproc/_core.pyx", BELOW + sources("fd_postproc/core")),
+        extension("fd_postproc._core", "fd_postproc/_core.pyx", BELOW + CORE),
         # dlopen and threads are in libraries of their own where glibc is older than 2.34.
         extension(
             "fd_postproc.core._save", "cuda/_save.pyx", BELOW + sources("cuda") + KERNEL, ["dl", "pthread"]

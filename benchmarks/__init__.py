@@ -3,11 +3,10 @@
 ``cases.py`` makes every input.  Each question is one file (``receive.py``, ``step.py``, ...) that offers
 
 * ``ABOUT``, one line saying what is measured,
-* ``REFERENCE``, the contender that the others are divided by, mostly the floor,
-* ``BASELINE``, optional: the contender that does it as FastDeploy does,
-* ``notes(compared)``, optional: what the results say as a whole, a line each, printed under the table,
+* ``REFERENCE``, the contender that the others are divided by, the floor, or empty,
+* ``BASELINE``, the contender that does it as FastDeploy does,
 * ``load()``, optional: imports what the contenders need, once for all of them,
-* ``comparisons(quick)``, the `Comparison`s to make.
+* ``comparisons()``, the `Comparison`s to make: all that a page quotes, and no other.
 
 A contender is a function that builds its input, checks that its own answer is right, and returns a
 `Ready`.  ``worker.py`` times one contender in one fresh process, with pyperf; ``runner.py`` has the

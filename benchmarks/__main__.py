@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fd_postproc.cli.help_text import HelpText
-from fd_postproc.cli.terminal import CommandError, console, note, positive_int
+from fd_postproc.cli.terminal import CommandError, note, positive_int
 
 from . import FULL_ROUNDS, QUESTIONS, QUICK_ROUNDS, extensions
 
@@ -26,13 +26,13 @@ EXAMPLES = f"""questions: {", ".join(QUESTIONS)}
 
 columns: spread is half the distance between the quartiles; speed-up is the time of FastDeploy's way divided
 by this one's; "/ floor" is this one's time divided by that of C that does the same and checks nothing.  With
-a spread above 30 % a ratio is "noisy".  A narrow terminal has no room for bytes, objects and best.  A case
-such as "spec_topk b256 a2 c21" is channel, requests, accepted tokens of each, logprob columns.
+a spread above 30 % a ratio is "noisy".  A case such as "spec_topk b256 a2 c21" is channel, requests, accepted
+tokens of each, logprob columns.
 
 examples:
-  python -m benchmarks --quick                       all questions, few cases: a minute or two
-  python -m benchmarks                               all questions, all cases: about 15 minutes
-  python -m benchmarks receive save                  two questions, all cases
+  python -m benchmarks --quick                       all questions, shortly: a minute or two
+  python -m benchmarks                               all questions, as the results page has them
+  python -m benchmarks receive save                  two questions
   python -m benchmarks --quick --json before.json    keep the timings; then, after a change:
   python -m benchmarks --quick --compare before.json
 """
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="QUESTION",
         help=f"what to measure: {', '.join(QUESTIONS)} (default: all)",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer cases, fewer and shorter rounds")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument(
         "--rounds",
         type=positive_int,
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         runner.require_pyperf()
         before = runner.load(args.compare) if args.compare else None
-        todo = runner.plan(tuple(args.questions) or QUESTIONS, args.quick)
+        todo = runner.plan(tuple(args.questions) or QUESTIONS)
     except (ModuleNotFoundError, ValueError, OSError) as error:
         raise CommandError(str(error)) from None
     effort = runner.QUICK if args.quick else runner.FULL
@@ -84,11 +84,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         note("benchmarks: interrupted; what was measured so far:")
         interrupted = True
-    screen = console()
-    if not screen.is_terminal:
-        screen.width = max(screen.width, 140)
-    for table in report.report(found, screen.width, before):
-        screen.print(table)
+    print(report.report(found, before))
     if before is not None:
         for difference in runner.differences(before, found):
             note(f"benchmarks: {args.compare} was measured with another {difference}")
@@ -100,22 +96,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(todo: list[tuple[str, Comparison]], effort: Effort, found: Found) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from . import runner
 
-    look = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*look, console=Console(stderr=True, markup=False), transient=True) as progress:
-        bar = progress.add_task("", total=sum(effort.rounds_of(c) * len(c.contenders) for _, c in todo))
-
-        def tick(label: str) -> None:
-            progress.update(bar, advance=1, description=label)
-
-        for done in runner.measure(todo, effort, tick):
-            found.append(done)
-            if not progress.console.is_terminal:  # which draws no bar
-                note(f"benchmarks: {len(found)} of {len(todo)}: {done[0]}: {done[1].case}")
+    for done in runner.measure(todo, effort):
+        found.append(done)
+        note(f"benchmarks: {len(found)} of {len(todo)}: {done[0]}: {done[1].case}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -58,58 +58,10 @@ static inline void *flr_rows(const flr_shape *s, const uint8_t *data)
     return memory;
 }
 
-/* The same for one column: a row is one word, so no call to memcpy. */
-static inline void *flr_words(const flr_shape *s, const uint8_t *data)
-{
-    flr_shape one = *s;
-    one.cols = 1;
-    return flr_rows(&one, data);
-}
-
 /* One call, in a function that callgrind can tell from all others: not inlined, and its name exported. */
 __attribute__((noinline, visibility("default"))) PyObject *flr_counted(PyObject *call)
 {
     return PyObject_CallNoArgs(call);
-}
-
-static inline PyObject *flr_ints(const int32_t *values, Py_ssize_t n)
-{
-    PyObject *list = PyList_New(n);
-    for (Py_ssize_t k = 0; k < n; k++)
-        PyList_SET_ITEM(list, k, PyLong_FromLong(values[k]));
-    return list;
-}
-
-static inline PyObject *flr_floats(const float *values, Py_ssize_t n)
-{
-    PyObject *list = PyList_New(n);
-    for (Py_ssize_t k = 0; k < n; k++)
-        PyList_SET_ITEM(list, k, PyFloat_FromDouble(values[k]));
-    return list;
-}
-
-/* The requests of a block -> (ids, scores, ranks), nested as Step.tolists nests them. */
-static inline PyObject *flr_lists(const fdw_block *b, Py_ssize_t batch, Py_ssize_t cols)
-{
-    PyObject *ids = PyList_New(batch);
-    PyObject *scores = PyList_New(batch);
-    PyObject *ranks = PyList_New(batch);
-    PyObject *out = PyTuple_New(3);
-    for (Py_ssize_t i = 0; i < batch; i++) {
-        const Py_ssize_t row = b->offsets[i], n = b->offsets[i + 1] - row;
-        PyObject *id_rows = PyList_New(n), *score_rows = PyList_New(n);
-        for (Py_ssize_t j = 0; j < n; j++) {
-            PyList_SET_ITEM(id_rows, j, flr_ints(b->ids + (row + j) * cols, cols));
-            PyList_SET_ITEM(score_rows, j, flr_floats(b->scores + (row + j) * cols, cols));
-        }
-        PyList_SET_ITEM(ids, i, id_rows);
-        PyList_SET_ITEM(scores, i, score_rows);
-        PyList_SET_ITEM(ranks, i, flr_ints(b->ranks + row, n));
-    }
-    PyTuple_SET_ITEM(out, 0, ids);
-    PyTuple_SET_ITEM(out, 1, scores);
-    PyTuple_SET_ITEM(out, 2, ranks);
-    return out;
 }
 
 #endif

@@ -15,8 +15,8 @@ from libc.string cimport memcpy
 from fd_postproc.headers.pack cimport fdp_source
 from fd_postproc.headers.sysv cimport fds_put_wait, fds_take
 from fd_postproc.headers.wire cimport (
-    FDW_LEGACY, FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in,
-    fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout, fdw_tensors,
+    FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_geometry, fdw_geometry_of, fdw_layout,
+    fdw_tensors,
 )
 
 cdef extern from "_floor.h":
@@ -27,9 +27,7 @@ cdef extern from "_floor.h":
         int32_t rows
         int32_t cols
     void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
-    void *flr_words(const flr_shape *s, const uint8_t *data) nogil
     object flr_counted(object call)
-    object flr_lists(const fdw_block *b, Py_ssize_t batch, Py_ssize_t cols)
 
 cdef extern from "_stock.h" nogil:
     int stk_save_output(int msqid, const fdp_source *inputs)
@@ -77,21 +75,23 @@ cdef class _Buffer:
 
 
 @cython.final
-cdef class Rows:
-    """Copies the accepted rows of one kind of message, whose shape it is told before.
+cdef class Taker:
+    """Takes a message of one kind from a queue, and copies its accepted rows.
 
     Parameters
     ----------
     step : Step
         What the message holds.
     layout : Layout
-    legacy : bool
-        The message has FastDeploy's older header.
+    msqid : int
+    capacity : int
+        Payload bytes of the longest message.
     """
 
     cdef flr_shape shape
+    cdef _Buffer buffer
 
-    def __init__(self, step, layout, bint legacy=False):
+    def __init__(self, step, layout, int msqid, int64_t capacity):
         cdef fdw_layout c
         c.max_batch, c.top_k, c.max_draft, c.spec_batch = (
             layout.max_batch, layout.top_k, layout.max_draft, layout.spec_batch)
@@ -99,41 +99,7 @@ cdef class Rows:
         self.shape.batch = step.batch
         self.shape.rows = step.rows
         self.shape.cols = step.cols
-        cdef int dialect = FDW_LEGACY if legacy else FDW_PACKED
-        self.shape.at = fdw_geometry_of(&c, self.shape.channel, dialect, step.cols)
-
-    cdef void *_take(self, const uint8_t *data) noexcept nogil:
-        if self.shape.cols == 1:
-            return flr_words(&self.shape, data)
-        return flr_rows(&self.shape, data)
-
-    def block(self, bytes payload not None):
-        """Copy the rows and show them: counts, offsets, ids, scores, ranks as one bytes object."""
-        cdef void *memory = self._take(<const uint8_t *>PyBytes_AS_STRING(payload))
-        cdef int64_t size = fdw_block_size(
-            self.shape.channel, self.shape.batch, self.shape.rows, self.shape.cols)
-        out = PyBytes_FromStringAndSize(<char *>memory, size)
-        free(memory)
-        return out
-
-
-@cython.final
-cdef class Taker:
-    """Takes a message from a queue and copies its rows.
-
-    Parameters
-    ----------
-    rows : Rows
-    msqid : int
-    capacity : int
-        Payload bytes of the longest message.
-    """
-
-    cdef Rows rows
-    cdef _Buffer buffer
-
-    def __init__(self, Rows rows not None, int msqid, int64_t capacity):
-        self.rows = rows
+        self.shape.at = fdw_geometry_of(&c, self.shape.channel, FDW_PACKED, step.cols)
         self.buffer = _Buffer(msqid, capacity)
 
     def take(self):
@@ -142,50 +108,12 @@ cdef class Taker:
         with nogil:
             n = self.buffer.take()
             if n >= 0:
-                free(self.rows._take(self.buffer.payload()))
+                free(flr_rows(&self.shape, self.buffer.payload()))
         return n
 
     def taken(self):
         """The payload of the last message, as far as `capacity` reaches."""
         return PyBytes_FromStringAndSize(<const char *>self.buffer.payload(), self.buffer.capacity)
-
-
-@cython.final
-cdef class Lists:
-    """Makes the lists of `Step.tolists` by bare C-API calls.
-
-    Parameters
-    ----------
-    step : Step
-        On a channel with logprobs; its arrays are copied.
-    """
-
-    cdef fdw_block block
-    cdef void *memory
-    cdef Py_ssize_t batch
-    cdef Py_ssize_t cols
-
-    def __cinit__(self):
-        self.memory = NULL
-
-    def __init__(self, step):
-        counts = [n.to_bytes(4, "little", signed=True) for n in step.counts]
-        cdef bytes arrays = b"".join([*counts, step.offsets, step.ids, step.scores, step.ranks])
-        PyMem_RawFree(self.memory)
-        self.memory = PyMem_RawMalloc(len(arrays))
-        if self.memory == NULL:
-            raise MemoryError
-        memcpy(self.memory, PyBytes_AS_STRING(arrays), len(arrays))
-        self.block = fdw_block_in(self.memory, _CHANNELS[step.channel], step.batch, step.rows, step.cols)
-        self.batch = step.batch
-        self.cols = step.cols
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.memory)
-
-    def make(self):
-        """(ids, scores, ranks) of all requests."""
-        return flr_lists(&self.block, self.batch, self.cols)
 
 
 cdef uintptr_t _numbers(dict arrays, str role):

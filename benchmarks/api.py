@@ -22,19 +22,12 @@ BASELINE = "FastDeploy's way"
 VOCABULARY = 2000
 CHUNKS = 32  # different ones, in turn
 
-CASES = [
-    (api, columns, tokens)
-    for api in ("chat", "completion")
-    for columns, tokens in ((None, 2), (0, 2), (5, 2), (20, 2), (20, 1), (20, 5))
-]
+COLUMNS, TOKENS = 20, 2
 
 
-def comparisons(quick: bool) -> Iterator[Comparison]:
-    for api, columns, tokens in [CASES[3]] if quick else CASES:
-        shown = "no logprobs" if columns is None else f"top_logprobs {columns}"
-        label = f"{api}, {shown}, {tokens} {'token' if tokens == 1 else 'tokens'}"
-        ways = {name: partial(_make, api, columns, tokens, parts) for name, parts in WAYS.items()}
-        yield Comparison(label, {**ways, "floor": partial(_floor, api, columns, tokens)})
+def comparisons() -> Iterator[Comparison]:
+    ways = {name: partial(_make, parts) for name, parts in WAYS.items()}
+    yield Comparison(f"chat, top_logprobs {COLUMNS}, {TOKENS} tokens", {**ways, "floor": _floor})
 
 
 class Processor:
@@ -53,82 +46,50 @@ class Processor:
         return self.texts[token]
 
 
-def tops(columns: int | None, tokens: int) -> list[Any]:
+def tops() -> list[Any]:
     """Log-probabilities of some results; float32 numbers, as they come from a model."""
-    draw = random.Random(2)
+    draw, width = random.Random(2), COLUMNS + 1
     made: list[Any] = []
     for _ in range(CHUNKS):
-        if columns is None:
-            made.append(None)
-            continue
-        width = columns + 1
-        ids = [[draw.randrange(VOCABULARY) for _ in range(width)] for _ in range(tokens)]
-        scores = [[float(numpy.float32(-draw.expovariate(0.3))) for _ in range(width)] for _ in range(tokens)]
-        made.append([ids, scores, [1] * tokens])
+        ids = [[draw.randrange(VOCABULARY) for _ in range(width)] for _ in range(TOKENS)]
+        scores = [[float(numpy.float32(-draw.expovariate(0.3))) for _ in range(width)] for _ in range(TOKENS)]
+        made.append([ids, scores, [1] * TOKENS])
     return made
 
 
-def chunk_of(parts: Any, api: str, columns: int | None) -> Callable[[Any], str]:
-    """What makes a chunk of a result, as FastDeploy's generators do in their steady state."""
-    if api == "chat":
-        chunk = parts.ChatCompletionStreamResponse(
-            id="chatcmpl-5f0d3a52-4f2b-4c7e-9d0c-6c2f1f5d3b11",
-            object="chat.completion.chunk",
-            created=1_763_740_800,
-            choices=[],
-            model="default",
-        )
+def chunk_of(parts: Any) -> Callable[[Any], str]:
+    """What makes a chunk of a result, as FastDeploy's generator does in its steady state."""
+    chunk = parts.ChatCompletionStreamResponse(
+        id="chatcmpl-5f0d3a52-4f2b-4c7e-9d0c-6c2f1f5d3b11",
+        object="chat.completion.chunk",
+        created=1_763_740_800,
+        choices=[],
+        model="default",
+    )
 
-        def chat(top: Any) -> str:
-            logprobs = None if top is None else parts.chat_logprobs(top, columns, True)
-            delta = parts.DeltaMessage(
-                reasoning_content="",
-                tool_calls=None,
-                prompt_token_ids=None,
-                completion_token_ids=None,
-                completion_tokens=None,
-            )
-            delta.content = " hello world"
-            entry = parts.ChatCompletionResponseStreamChoice(
-                index=0,
-                delta=delta,
-                logprobs=logprobs,
-                draft_logprobs=None,
-                sampling_mask=None,
-                arrival_time=1.2345678,
-                speculate_metrics=None,
-            )
-            chunk.choices = [entry]
-            return chunk.model_dump_json(exclude_unset=True)
-
-        return chat
-
-    def completion(top: Any) -> str:
-        logprobs = None if top is None else parts.completion_logprobs(top, columns)
-        entry = parts.CompletionResponseStreamChoice(
-            index=0,
-            text=" hello world",
+    def chat(top: Any) -> str:
+        logprobs = None if top is None else parts.chat_logprobs(top, COLUMNS, True)
+        delta = parts.DeltaMessage(
+            reasoning_content="",
+            tool_calls=None,
             prompt_token_ids=None,
             completion_token_ids=None,
-            tool_calls=None,
             completion_tokens=None,
-            reasoning_content="",
-            arrival_time=1.2345678,
+        )
+        delta.content = " hello world"
+        entry = parts.ChatCompletionResponseStreamChoice(
+            index=0,
+            delta=delta,
             logprobs=logprobs,
-            prompt_logprobs=None,
             draft_logprobs=None,
+            sampling_mask=None,
+            arrival_time=1.2345678,
             speculate_metrics=None,
         )
-        chunk = parts.CompletionStreamResponse(
-            id="cmpl-5f0d3a52-4f2b-4c7e-9d0c-6c2f1f5d3b11",
-            created=1_763_740_800,
-            model="default",
-            choices=[entry],
-            metrics=None,
-        )
+        chunk.choices = [entry]
         return chunk.model_dump_json(exclude_unset=True)
 
-    return completion
+    return chat
 
 
 # ---- the ways --------------------------------------------------------------------------------------------
@@ -153,25 +114,18 @@ def _restated() -> Any:
 class _Lane:
     """The steady lane: a template, cut out of a chunk of FastDeploy's."""
 
-    def chunk_of(self, api: str, columns: int | None) -> Callable[[Any], str]:
-        from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores, CompletionScores, Template, Texts
+    def chunk(self) -> Callable[[Any], str]:
+        from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores, Template, Texts
         from fd_postproc.fastdeploy.api.chunks.float_style import float_style
-        from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
+        from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling
 
-        style, processor = float_style(), Processor()
+        style, texts = float_style(), Texts(chat_spelling(Processor()))
         if style is None:
             raise Unavailable("needs a pydantic whose floats are printed in a way that is known")
-        spell = chat_spelling if api == "chat" else completion_spelling
-        kind: Any = ChatScores if api == "chat" else CompletionScores
-        text = "content" if api == "chat" else "text"
-        texts, keys = Texts(spell(processor)), ["index", text, "arrival_time", "logprobs", "draft_logprobs"]
+        keys = ["index", "content", "arrival_time", "logprobs", "draft_logprobs"]
         values = [0, " hello world", 1.2345678]
-        template = Template(chunk_of(_restated(), api, columns)(None), keys, [*values, None, None], style)
-
-        def chunk(top: Any) -> str:
-            return template.text([*values, kind.of(top, columns, texts), None])
-
-        return chunk
+        template = Template(chunk_of(_restated())(None), keys, [*values, None, None], style)
+        return lambda top: template.text([*values, ChatScores.of(top, COLUMNS, texts), None])
 
 
 class _Parts:
@@ -185,23 +139,18 @@ class _Parts:
 
         try:
             import_fastdeploy()
-            names = ("protocol", "serving_chat", "serving_completion")
-            protocol, chat, completion = (
-                importlib.import_module(f"fastdeploy.entrypoints.openai.{name}") for name in names
+            protocol, serving = (
+                importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
+                for name in ("protocol", "serving_chat")
             )
         except ImportError as error:
             raise Unavailable(f"needs FastDeploy, or FD_POSTPROC_FASTDEPLOY: {error}") from None
-        self.protocol = protocol
         for name in PARTS:
             setattr(self, name, getattr(protocol, name))
-        handlers = object.__new__(chat.OpenAIServingChat), object.__new__(completion.OpenAIServingCompletion)
-        for handler in handlers:
-            handler.engine_client = type("Client", (), {"data_processor": Processor()})
-        self.chat_logprobs: Any = lambda top, columns, texts: handlers[0]._create_chat_logprobs(
+        handler = object.__new__(serving.OpenAIServingChat)
+        handler.engine_client = type("Client", (), {"data_processor": Processor()})
+        self.chat_logprobs: Any = lambda top, columns, texts: handler._create_chat_logprobs(
             top, True, columns, texts
-        )
-        self.completion_logprobs: Any = lambda top, columns: handlers[1]._create_completion_logprobs(
-            top, columns, 0
         )
 
 
@@ -212,23 +161,21 @@ WAYS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _right(api: str, columns: int | None, tokens: int) -> list[str]:
+def _right() -> list[str]:
     """The chunks, made the restated way, which is held to recorded answers."""
-    make = chunk_of(_restated(), api, columns)
-    return [make(top) for top in tops(columns, tokens)]
+    return list(map(chunk_of(_restated()), tops()))
 
 
-def _make(api: str, columns: int | None, tokens: int, parts: Callable[[], Any]) -> Ready:
-    made_of, inputs = parts(), tops(columns, tokens)
-    is_ours = isinstance(made_of, _Lane)
-    make = made_of.chunk_of(api, columns) if is_ours else chunk_of(made_of, api, columns)
-    right = _right(api, columns, tokens)
-    check([make(top) for top in inputs] == right, "another chunk")
-    following = cycle(inputs).__next__
+def _make(parts: Callable[[], Any]) -> Ready:
+    made_of = parts()
+    make = made_of.chunk() if isinstance(made_of, _Lane) else chunk_of(made_of)
+    right = _right()
+    check(list(map(make, tops())) == right, "another chunk")
+    following = cycle(tops()).__next__
     return Ready(timed(lambda: make(following())), len(right[0]))
 
 
-def _floor(api: str, columns: int | None, tokens: int) -> Ready:
-    texts = [text.encode() for text in _right(api, columns, tokens)]
+def _floor() -> Ready:
+    texts = [text.encode() for text in _right()]
     following = cycle(texts).__next__
     return Ready(timed(lambda: following().decode()), len(texts[0]))

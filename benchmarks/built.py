@@ -1,10 +1,9 @@
-"""The benchmarks' own extensions, built when they are first asked for: import them from here."""
+"""The benchmarks' own extension, built when it is first asked for: import it from here."""
 
 from .extensions import ensure
 
 ensure()
 
 from . import _floor  # noqa: E402
-from ._objects import Objects  # noqa: E402
 
-__all__ = ["Objects", "_floor"]
+__all__ = ["_floor"]

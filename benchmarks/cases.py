@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import repeat
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
@@ -17,7 +16,6 @@ from fd_postproc.core.layout import GPU, Layout
 SEED = 20260
 VOCABULARY = 151_936
 ROOMY = (64 << 20, 64 << 20)  # kernel.msgmax and kernel.msgmnb; more than any message here
-SMALL_INTS = range(-5, 257)  # CPython keeps these: asking for one makes no object
 
 Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
 Dialect: TypeAlias = Literal["packed", "legacy", "compact"]
@@ -106,12 +104,9 @@ def tensors_of(channel: Channel) -> tuple[np.ndarray, ...]:
     )
 
 
-HEADLINE = tuple(Case(columns=columns) for columns in (1, 6, 21))
-
-
-def rounds_for(case: Case) -> int:
-    """Rounds for a `Comparison` of a large matrix: all for the headline, three at most for the rest."""
-    return 0 if case in HEADLINE else 3
+NARROW, WIDE = Case(columns=1), Case(columns=21)
+TOPK = Case("topk", accepted=1)
+SPEC, PLAIN = Case("spec", columns=1), Case("plain", accepted=1, columns=1)
 
 
 # ---- What questions hand to the runner --------------------------------------------------------------
@@ -144,15 +139,12 @@ class Ready:
         Loop count -> seconds.
     bytes : int, optional
         Length of the message that is read.
-    objects : int, optional
-        Python objects made by one call.
     close : callable, optional
         Undoes what outlives the process.
     """
 
     run: TimeFunction
     bytes: int = 0
-    objects: int = 0
     close: Callable[[], Any] = field(default=lambda: None)
 
 
@@ -166,13 +158,10 @@ class Comparison:
         Label, unique within a question.
     contenders : mapping of str to callable
         Each builds its input, checks its answer and returns a `Ready`.
-    rounds : int, optional
-        Processes for each contender at most; 0 is as many as there are rounds.
     """
 
     case: str
     contenders: Mapping[str, Callable[[], Ready]]
-    rounds: int = 0
 
 
 def timed(call: Callable[[], Any]) -> TimeFunction:
@@ -186,33 +175,3 @@ def timed(call: Callable[[], Any]) -> TimeFunction:
         return perf_counter() - began
 
     return run
-
-
-def objects_in(result: Any) -> int:
-    """Python objects in a result: containers and numbers, less the small ints that CPython keeps.
-
-    Objects of classes count with what they hold; strings do not count, for they are shared.
-    """
-    seen: set[int] = set()
-    todo = [result]
-    while todo:
-        o = todo.pop()
-        if o is None or isinstance(o, (str, bool, Enum)) or id(o) in seen:
-            continue
-        if type(o) is int and o in SMALL_INTS:
-            continue
-        seen.add(id(o))
-        if isinstance(o, dict):
-            todo.extend(o.values())
-        elif isinstance(o, (list, tuple)):
-            todo.extend(o)
-        elif not isinstance(o, (int, float, bytes)):
-            todo.extend(attributes(o).values())
-    return len(seen)
-
-
-def attributes(o: Any) -> dict[str, Any]:
-    """An object's attributes, those in slots and those in its dict."""
-    slots = (name for cls in type(o).__mro__ for name in getattr(cls, "__slots__", ()))
-    held = {name: getattr(o, name) for name in slots if hasattr(o, name)}
-    return {**held, **getattr(o, "__dict__", {})}

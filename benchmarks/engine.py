@@ -10,44 +10,30 @@ from typing import Any
 from fd_postproc.fastdeploy.engine.results._results import Messages
 from tests.restated.workload import Case as LoadCase
 
-from . import receive, shares
-from .cases import Case, Comparison, Ready, check, objects_in, rounds_for, timed
+from .cases import NARROW, PLAIN, WIDE, Comparison, Ready, check, timed
 from .processors import (
-    CLASSES,
     OURS,
     RESTATED,
-    cases,
-    comparable,
     load_case,
     loaded,
     names,
-    processor_class,
     step_call,
     token_processor_module,
 )
-from .queued import taken
-from .step import result_objects, steps_of
 
 ABOUT = (
     "a received message -> the bytes for the client: results, the scheduler's two debug texts, to_dict and "
-    "msgpack, or the bytes at once; parts: where that goes, and the get op before it"
+    "msgpack, or the bytes at once"
 )
-REFERENCE = "floor"
+REFERENCE = ""
 BASELINE = RESTATED
 
 load = token_processor_module
 
-RESULTS, TEXTS, DICTS, PACK, GET = "results", "scheduler's texts", "to_dict", "msgpack", "get op"
-PARTS = (GET, RESULTS, TEXTS, DICTS, PACK)
 
-
-def comparisons(quick: bool) -> Iterator[Comparison]:
-    for case in cases(quick):
-        contenders = {name: partial(_total, name, load_case(case)) for name in names()}
-        contenders["floor"] = partial(_floor, load_case(case))
-        yield Comparison(str(case), contenders, rounds=rounds_for(case))
-    for case in () if quick else cases(True):
-        yield Comparison(f"{case}, parts", _parts(case), rounds=3)
+def comparisons() -> Iterator[Comparison]:
+    for case in NARROW, WIDE, PLAIN:
+        yield Comparison(str(case), {name: partial(_total, name, load_case(case)) for name in names()})
 
 
 class Scheduler:
@@ -65,17 +51,6 @@ class Scheduler:
         results = {result.request_id: [result] for result in self.last}
         _ = f"results fetched: {results}"
         return list(results.values())
-
-
-def texts(results: list[Any]) -> Callable[[], Any]:
-    """What the scheduler formats."""
-    scheduler = Scheduler()
-
-    def call() -> list[list[Any]]:
-        scheduler.put_results(results)
-        return scheduler.get_results()
-
-    return call
 
 
 def _engine(name: str, module: Any, case: LoadCase) -> tuple[Any, Callable[[], bytes]]:
@@ -117,7 +92,7 @@ def _total(name: str, case: LoadCase) -> Ready:
         call()
         return run(loops)
 
-    return Ready(young, len(packed), objects_in(work.processor.cached_generated_tokens.last))
+    return Ready(young, len(packed))
 
 
 def seen(packed: bytes) -> list[Any]:
@@ -127,66 +102,3 @@ def seen(packed: bytes) -> list[Any]:
         one["metrics"] = one["metrics"] and list(one["metrics"])
         one["outputs"]["send_idx"] = None  # grows from step to step
     return steps
-
-
-def _floor(case: LoadCase) -> Ready:
-    """The same results and dicts by bare C-API calls, and msgpack's own encoder."""
-    packb = importlib.import_module("msgpack").packb
-    results = loaded(RESTATED, token_processor_module(), case).sink.last
-    made = result_objects(results)
-    dicts = result_objects([[result.to_dict()] for result in results])
-    check(comparable(made.make()) == comparable(results), "the floor makes other objects")
-    packed = packb(dicts.make())
-    check(seen(packed) == seen(packb([[result.to_dict()] for result in results])), "the floor packs others")
-
-    def call() -> bytes:
-        made.make()
-        out: bytes = packb(dicts.make())
-        return out
-
-    return Ready(timed(call), len(packed), objects_in(results))
-
-
-# ---- Parts ------------------------------------------------------------------------------------------------
-
-
-def _parts(case: Case) -> dict[str, Callable[[], Ready]]:
-    one = load_case(case)
-    contenders: dict[str, Callable[[], Ready]] = {}
-    for name in CLASSES:
-        parts = [part for part in PARTS[1:] if (name, part) != (OURS, DICTS)]  # which it does not make
-        contenders |= {f"{name}: {part}": partial(_part, name, one, part) for part in parts}
-    for removed, part in enumerate(shares.PARTS, 1):
-        contenders[f"{RESTATED}: {RESULTS}, less {part}"] = partial(_less, one, removed)
-    contenders[f"{RESTATED}: {GET}"] = partial(taken, case, receive._stock)
-    contenders[f"{OURS}: {GET}"] = partial(taken, case, partial(receive._ours, dialect="compact", full=False))
-    return contenders
-
-
-def _part(name: str, case: LoadCase, part: str) -> Ready:
-    work = loaded(name, token_processor_module(), case)
-    results = work.sink.last
-    if name != RESTATED:
-        stock = loaded(RESTATED, token_processor_module(), case).sink.last
-        check(comparable(results) == comparable(stock), "a client would see other results")
-    if part == RESULTS:
-        return Ready(steps_of(work))
-    if part == TEXTS:
-        return Ready(timed(texts(results)))
-    if part == DICTS:
-        return Ready(timed(lambda: [result.to_dict() for result in results]))
-    if name == OURS:
-        step_call(work)()  # results with unread lists
-        return Ready(timed(partial(_packing(name, work), [[result] for result in work.sink.last])))
-    dicts = [result.to_dict() for result in results]
-    return Ready(timed(partial(importlib.import_module("msgpack").packb, dicts)))
-
-
-def _less(case: LoadCase, removed: int) -> Ready:
-    """The restated step without its first parts; what is left still makes all results."""
-    module = token_processor_module()
-    loaded(RESTATED, module, case)  # the first step makes metrics that stand-ins would lack
-    work, restore = shares.stripped(module, processor_class(RESTATED, module), case, removed)
-    work.step()
-    check(len(work.sink.last) == case.batch, "results are missing")
-    return Ready(steps_of(work), close=restore)

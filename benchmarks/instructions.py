@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,10 +34,10 @@ from fd_postproc import ops
 from fd_postproc._core import Attendance, FlightRing, Receiver, Sender, Step, decode, encode
 from fd_postproc.fastdeploy.engine.results._results import Stages
 from fd_postproc.queues import locate
-from fd_postproc.support.subprocess_json import python_command
+from fd_postproc.support.child_python import python_command
 
 from .built import _floor
-from .cases import HEADLINE, Case, tensors_of
+from .cases import NARROW, PLAIN, SPEC, WIDE, Case, tensors_of
 from .save import OPS, Environment, new_queue_id
 
 CALLS, WARM_UP = 20, 20
@@ -67,31 +67,20 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
     def nothing() -> None:
         pass
 
-    narrow, wide = HEADLINE[0], HEADLINE[-1]
-    plain, spec = Case("plain", accepted=1, columns=1), Case("spec", columns=1)
+    narrow, wide, plain = NARROW, WIDE, PLAIN
     found: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
-    for case in (narrow, wide, plain, spec):
+    for case in (narrow, wide, plain, SPEC):
         payload, channel = case.message(), case.channel
         found[f"decode {case}"] = partial(decode, payload, channel), nothing
-    growing = [Case(accepted=accepted) for accepted in (1, 4, 6)]  # with `wide`: points of a line
-    for case in growing:
-        found[f"decode {case}"] = partial(decode, case.message(), "spec_topk"), nothing
-        found[f"tolists {case}"] = case.step().tolists, nothing
-    for case in (narrow, wide, *growing):
-        found[f"encode {case}, compact"] = partial(encode, case.step(), "compact"), nothing
     for case in (narrow, wide):
         step = case.step()
+        found[f"encode {case}, compact"] = partial(encode, step, "compact"), nothing
         found[f"tolists {case}"] = step.tolists, nothing
         found[f"logprobs {case}, all requests"] = partial(_all_logprobs, step), nothing
-    for batch, accepted in ((32, 2), (256, 2), (512, 6)):
-        case = Case(batch=batch, accepted=accepted)
-        found[f"counters {case}"] = partial(_counted_step, case.step(), [None] * batch, Stages()), nothing
-        recording = Stages()
-        recording.ring = FlightRing(bytearray(1 << 20))
-        found[f"counters and flight recorder {case}"] = (
-            partial(_counted_step, case.step(), [None] * batch, recording),
-            nothing,
-        )
+    step, recording = wide.step(), Stages()
+    recording.ring = FlightRing(bytearray(1 << 20))
+    for name, stages in (("counters", Stages()), ("counters and flight recorder", recording)):
+        found[f"{name} {wide}"] = partial(_counted_step, step, [None] * wide.batch, stages), nothing
     environment = Environment(
         INFERENCE_MSG_QUEUE_ID=new_queue_id(), INFERENCE_MSG_ID=None, FD_POSTPROC_DIALECT="compact"
     )
@@ -231,65 +220,6 @@ def compare(known: dict[str, Any], counts: dict[str, int], tolerance: float) -> 
         elif abs(now / then - 1) > tolerance:
             lines.append(f"{name}: {now:,} instructions, {100 * (now / then - 1):+.1f} % of {then:,}")
     return lines
-
-
-class Line(NamedTuple):
-    """A line through costs - seconds, or instructions - over rows.
-
-    Attributes
-    ----------
-    rows, costs : list
-        The points.
-    start, slope : float
-        The cost without a row, and that of each.
-    r2 : float
-        Share of the costs' variance that the line explains; 1 if there is none.
-    worst : float
-        Largest distance of a point from the line, as a part of the point's cost.
-    """
-
-    rows: list[int]
-    costs: list[float]
-    start: float
-    slope: float
-    r2: float
-    worst: float
-
-
-def line(rows: list[int], costs: list[float]) -> Line:
-    """Least squares of relative errors, so that no point counts more than another."""
-    x, y = np.asarray(rows, float), np.asarray(costs, float)
-    design = np.stack([1 / y, x / y], axis=1)
-    (start, slope), *_ = np.linalg.lstsq(design, np.ones(len(y)), rcond=None)
-    distance = start + slope * x - y
-    variance = np.sum((y - y.mean()) ** 2)
-    r2 = 1 - float(np.sum(distance**2) / variance) if variance else 1.0
-    return Line(rows, costs, float(start), float(slope), r2, float(np.max(np.abs(distance / y))))
-
-
-def lines(counts: dict[str, int]) -> dict[str, Line]:
-    """The line through the counts of each call that was made with 1, 2, 4 and 6 accepted tokens a request."""
-    points: dict[str, dict[int, int]] = {}
-    for name, instructions in counts.items():
-        sized = re.fullmatch(r"(\w+) spec_topk b(\d+) a(\d) c21\b.*", name)
-        if sized is not None:
-            rows = int(sized[2]) * int(sized[3])
-            points.setdefault(sized[1], {})[rows] = instructions
-    return {
-        call: line(sorted(at), [float(at[rows]) for rows in sorted(at)])
-        for call, at in points.items()
-        if len(at) >= 3
-    }
-
-
-def markdown(counts: dict[str, int]) -> str:
-    """The lines as a table."""
-    rows = [
-        f"| {call} | {one.start:,.0f} | {one.slope:,.0f} | {one.r2:.5f} | {100 * one.worst:.1f} % |"
-        for call, one in lines(counts).items()
-    ]
-    head = "| call | instructions of a batch | of a row of 21 columns | R² | largest deviation |"
-    return "\n".join([head, "|---|---:|---:|---:|---:|", *rows])
 
 
 def main(argv: list[str] | None = None) -> int:

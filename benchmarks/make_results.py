@@ -4,8 +4,7 @@
     python -m benchmarks.make_results --from FILE  writes what `python -m benchmarks --json FILE` measured
     python -m benchmarks.make_results --redraw     writes picture and READMEs anew, from the stored results
 
-results.json has every case.  RESULTS.md shows those of ``python -m benchmarks --quick``.  The
-READMEs' table of the real service is that of harness/service/service.json.
+The READMEs' table of the real service is that of harness/service/service.json.
 Close other programs first.  Text outside the markers ``<!-- bench:NAME -->`` ... ``<!-- /bench -->`` stays.
 """
 
@@ -13,7 +12,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +19,7 @@ import tempfile
 import types
 from pathlib import Path
 
-from benchmarks import QUESTIONS, charts, instructions, report, runner
+from benchmarks import charts, pages, report, runner
 from benchmarks.processors import OURS, REAL, RESTATED
 from benchmarks.receive import BASELINE as GET_OP
 from benchmarks.save import BASELINE as SAVE_OP
@@ -29,20 +27,17 @@ from benchmarks.save import PADDLE
 from fd_postproc.cli.terminal import note
 
 HERE = Path(__file__).parent
-PICTURES, EVERYTHING = HERE / "plots", HERE / "results.json"
+PICTURE, EVERYTHING = HERE / "plots" / "engine.png", HERE / "results.json"
 SERVICE = HERE.parent / "harness" / "service" / "service.json"
 READMES = (HERE.parent / "README.md", HERE.parent / "README_CN.md")
-MARKED = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
 def blocks(found):
     """Text for each marker of RESULTS.md: a table for each question, the machine."""
     made = {
-        question: report.markdown(question, compared)
-        for question, compared in report.by_question(main_rows(found)).items()
+        question: report.table(question, compared) for question, compared in report.by_question(found).items()
     }
-    counts = json.loads((HERE / "instructions.json").read_text())["counts"]
-    return {**made, "machine": machine(found), "instructions": instructions.markdown(counts)}
+    return {**made, "machine": machine(found)}
 
 
 NARROW = ("spec_topk b256 a2 c1", "`spec_topk`, 1 column")
@@ -119,12 +114,6 @@ def paces(rows):
     return "\n".join(lines)
 
 
-def main_rows(found):
-    """The comparisons that the page shows: those of a quick run."""
-    shown = {(question, one.case) for question, one in runner.plan(QUESTIONS, quick=True)}
-    return [(question, one) for question, one in found if (question, one.case) in shown]
-
-
 SCALES = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "%": 1e-2}
 
 
@@ -149,7 +138,6 @@ def everything(found):
         questions[question] = {
             "columns": ["case", "contender", *(column.heading for column in shown)],
             "rows": rows,
-            "notes": report.notes(question, compared),
         }
     return {"machine": machine(found), "questions": questions}
 
@@ -167,13 +155,6 @@ def recorded(path):
     return found
 
 
-def write_json(content, path):
-    """A row a line."""
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    innermost = re.compile(r"\[[^][{}]*\]")
-    path.write_text(innermost.sub(lambda row: json.dumps(json.loads(row[0])), text) + "\n")
-
-
 def machine(found):
     """What pyperf noted, in a sentence."""
     first = next(iter(found[0][1].results.values()))
@@ -185,16 +166,6 @@ def machine(found):
         f"{facts.get('cpu_model_name', platform.processor())}, {facts.get('cpu_count')} cores; "
         f"{facts.get('platform')}; Python {python}{day}.{'  ' * bool(load)}{load}"
     )
-
-
-def fill(page, texts):
-    """Put the texts between their markers; markers without a text keep what they have."""
-
-    def text_of(match):
-        opening, name, closing = match.groups()
-        return f"{opening}\n{texts[name]}\n\n{closing}" if name in texts else match[0]
-
-    page.write_text(MARKED.sub(text_of, page.read_text()))
 
 
 def main():
@@ -223,13 +194,13 @@ def main():
             sys.exit(status)
     if source is not None:
         found = runner.load(source)
-        write_json(everything(found), EVERYTHING)
-        fill(HERE / "RESULTS.md", blocks(found))
+        pages.write_json(everything(found), EVERYTHING)
+        pages.fill(HERE / "RESULTS.md", "bench", blocks(found))
     found = recorded(EVERYTHING)
-    charts.draw(found, PICTURES)
+    charts.draw(found, PICTURE)
     texts = {"speed": for_readers(found), "pace": paces(json.loads(SERVICE.read_text()))}
     for page in READMES:
-        fill(page, texts)
+        pages.fill(page, "bench", texts)
     if folder:
         shutil.rmtree(folder)
 

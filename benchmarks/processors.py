@@ -7,9 +7,8 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -96,25 +95,10 @@ def processor_class(name: str, module: Any) -> type:
     return cls
 
 
-def load_case(case: Case, draft: bool = False) -> LoadCase:
-    """The same case for `restated.workload`, which tells target from draft messages."""
-    channel = f"spec_topk_{'draft' if draft else 'target'}" if case.channel == "spec_topk" else case.channel
+def load_case(case: Case) -> LoadCase:
+    """The same case for `restated.workload`, which has target and draft messages."""
+    channel = "spec_topk_target" if case.channel == "spec_topk" else case.channel
     return LoadCase(channel, case.columns, case.accepted, case.batch)
-
-
-def cases(quick: bool) -> Iterator[Case]:
-    """Batch, accepted tokens and columns varied around the headline, on every channel."""
-    columns = (1, 21) if quick else (1, 6, 21)
-    yield from (Case(columns=c) for c in columns)
-    if quick:
-        return
-    yield from (Case(batch=b, columns=c) for b, c in product((1, 32, 512), (1, 21)))
-    yield from (Case(accepted=a, columns=c) for a, c in product((1, 4, 6), (1, 21)))
-    yield from (Case("topk", 256, 1, c) for c in columns)
-    yield from (Case("topk", b, 1, 21) for b in (1, 32, 512))
-    yield from (Case("spec", 256, a, 1) for a in (1, 2, 4, 6))
-    yield from (Case("spec", b, 2, 1) for b in (1, 32))
-    yield from (Case("plain", b, 1, 1) for b in (1, 32, 256, 512))
 
 
 def loaded(name: str, module: Any, case: LoadCase) -> Load:
@@ -149,35 +133,22 @@ def comparable(results: list[Any]) -> list[dict[str, Any]]:
     return dicts
 
 
-def logprobs_field(case: LoadCase) -> str:
-    """Where a result has its log-probabilities."""
-    return "draft_top_logprobs" if case.channel.endswith("draft") else "top_logprobs"
-
-
 def holds_message(load: Load) -> bool:
-    """Whether the results of the last step hold the tokens and log-probabilities in the tensors."""
+    """Whether the results of the last step hold the tokens and log-probabilities in the tensors.
+
+    That is a message of ``plain`` or ``spec_topk``.
+    """
     case, results = load.case, load.sink.last
     tokens = flat_view(load.processor.output_tokens)
-    batch, accepted, columns = case.batch, case.accepted, case.columns
-    if len(results) != batch:
+    if len(results) != case.batch:
         return False
     if case.channel == "plain":
         return all(r.outputs.token_ids == [t] for r, t in zip(results, tokens[2:].tolist(), strict=False))
-    if case.channel == "spec":
-        rows = tokens[258:].reshape(256, 6)[:batch, :accepted].tolist()
-        return all(r.outputs.token_ids == row for r, row in zip(results, rows, strict=True))
-    scores, ranks = flat_view(load.processor.output_scores), flat_view(load.processor.output_ranks)
-    if case.channel == "topk":
-        used, shape = batch * columns, (batch, 1, columns)
-        ids, values = tokens[2 : 2 + used].reshape(shape), scores[:used].reshape(shape)
-        places = ranks[:batch].reshape(batch, 1)
-    else:
-        used, slots = 126 * batch, (batch, 6, 21)
-        ids = tokens[515 : 515 + used].reshape(slots)[:, :accepted, :columns]
-        values = scores[:used].reshape(slots)[:, :accepted, :columns]
-        places = ranks[: 6 * batch].reshape(batch, 6)[:, :accepted]
-    field = logprobs_field(case)
+    live = slice(case.batch), slice(case.accepted), slice(case.columns)
+    ids = tokens[515:].reshape(512, 6, 21)[live]
+    scores = flat_view(load.processor.output_scores).reshape(512, 6, 21)[live]
+    ranks = flat_view(load.processor.output_ranks).reshape(512, 6)[live[:2]]
     return all(
-        tuple(getattr(result.outputs, field)) == tuple(map(np.ndarray.tolist, parts))
-        for result, *parts in zip(results, ids, values, places, strict=True)
+        tuple(result.outputs.top_logprobs) == tuple(map(np.ndarray.tolist, parts))
+        for result, *parts in zip(results, ids, scores, ranks, strict=True)
     )

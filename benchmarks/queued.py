@@ -27,15 +27,12 @@ class Taking(NamedTuple):
         The message.
     mtype : int
         1, or 2 for a compact frame.
-    objects : int, optional
-        Python objects made by one call.
     """
 
     call: Callable[[], Any]
     right: Callable[[Any], bool]
     payload: bytes
     mtype: int = 1
-    objects: int = 1
 
 
 def fits(size: int) -> None:
@@ -73,4 +70,4 @@ def taken(case: Case, make: Callable[[sysv_ipc.MessageQueue, Case], Taking]) -> 
             total += now() - began
         return total
 
-    return Ready(run, len(way.payload), way.objects, queue.remove)
+    return Ready(run, len(way.payload), queue.remove)

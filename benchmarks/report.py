@@ -6,25 +6,16 @@ import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rich import box
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from .runner import Compared, Found, Result
 
 OURS = "fd_postproc"
 NOISY = "noisy"
 WIDEST = 0.3
 """The spread above which a ratio is not shown: NOISY stands in its place."""
-LEAST = ("objects", "bytes", "best")
-"""Columns that a narrow terminal has no room for, first the one that is missed least."""
 
 
 def seconds(value: float) -> str:
     """A time with three significant digits and a unit."""
-    if value < 0:
-        return f"-{seconds(-value)}"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= scale:
             return f"{_three(value / scale)} {unit}"
@@ -59,25 +50,20 @@ def columns(question: str, before: dict[tuple[str, str, str], Result] | None = N
         An earlier run to compare with.
     """
     module = importlib.import_module(f"{__package__}.{question}")
-    reference, baseline = module.REFERENCE, getattr(module, "BASELINE", "")
+    reference, baseline = module.REFERENCE, module.BASELINE
     shown = [
         Column("median", lambda one, _: seconds(one.median)),
         Column("spread", lambda one, _: f"{100 * one.spread:.0f} %"),
         Column("best", lambda one, _: seconds(one.best)),
+        Column("speed-up", lambda one, among: _ratio(among.results.get(baseline), one, "x")),
     ]
-    if baseline:
-        shown.append(Column("speed-up", lambda one, among: _ratio(among.results.get(baseline), one, "x")))
     if reference:
         shown.append(Column(f"/ {reference}", lambda one, among: _ratio(one, among.results.get(reference))))
     if before is not None:
         shown.append(
             Column("/ before", lambda one, among: _since(one, before.get(_key(question, among, one))))
         )
-    return [
-        *shown,
-        Column("bytes", lambda one, _: f"{one.message_bytes:,}" if one.message_bytes else ""),
-        Column("objects", lambda one, _: f"{one.objects:,}" if one.objects else ""),
-    ]
+    return [*shown, Column("bytes", lambda one, _: f"{one.message_bytes:,}" if one.message_bytes else "")]
 
 
 def _key(question: str, compared: Compared, result: Result) -> tuple[str, str, str]:
@@ -113,65 +99,55 @@ def earlier(found: Found) -> dict[tuple[str, str, str], Result]:
     }
 
 
-def rows(question: str, compared: list[Compared], shown: list[Column]) -> list[list[str]]:
+def rows(compared: list[Compared], shown: list[Column]) -> list[list[str]]:
     """Cells: case, contender, then one for each column.  The case is given once."""
-    lines = []
-    for one in compared:
-        label = one.case
-        for name, result in one.results.items():
-            lines.append([label, name, *(column.cell(result, one) for column in shown)])
-            label = ""
-        reasons = dict.fromkeys(one.missing.values())
-        for reason in reasons:
-            names = [name for name, why in one.missing.items() if why == reason]
-            everything = not one.results and len(reasons) == 1
-            who = "" if everything else ", ".join(names) + ": "
-            lines.append([label, f"{who}not run: {reason}", *("" for _ in shown)])
-            label = ""
-    return lines
+    return [
+        [one.case if k == 0 else "", name, *(column.cell(result, one) for column in shown)]
+        for one in compared
+        for k, (name, result) in enumerate(one.results.items())
+    ]
+
+
+def _not_run(compared: list[Compared]) -> list[str]:
+    """A line for each reason why some contenders of a case did not run."""
+    return [
+        f"* {one.case}: {', '.join(name for name, why in one.missing.items() if why == reason)}: not run: "
+        f"{reason}"
+        for one in compared
+        for reason in dict.fromkeys(one.missing.values())
+    ]
 
 
 def table(
     question: str,
     compared: list[Compared],
-    width: int,
     before: dict[tuple[str, str, str], Result] | None = None,
-) -> Table:
-    """One question's results for a terminal of so many columns.
-
-    Columns without content are left out, and then those of LEAST, until labels need no second line.
-    """
-    module = importlib.import_module(f"{__package__}.{question}")
+    aligned: bool = False,
+) -> str:
+    """One question's results as Markdown, for a page, or `aligned` for a screen; no column is empty."""
     shown = columns(question, before)
-    cells = rows(question, compared, shown)
+    cells = rows(compared, shown)
     used = [i for i in range(len(shown)) if any(line[2 + i] for line in cells)]
-    labels = max(max(len(line[0]), len("  " + line[1]) * any(line[2:])) for line in cells)
-    for least in LEAST:
-        texts = ((shown[i].heading, *(line[2 + i] for line in cells)) for i in used)
-        if labels + sum(3 + max(map(len, column)) for column in texts) > width:
-            used = [i for i in used if shown[i].heading != least]
-    out = Table(
-        title=Text(f"{question}: {module.ABOUT}"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-    )
-    out.add_column("", overflow="fold")
-    for i in used:
-        out.add_column(shown[i].heading, justify="right", no_wrap=True)
+    lines = [["case", "contender", *(shown[i].heading for i in used)]]
     for line in cells:
-        if line[0]:
-            out.add_row(Text(line[0]), style="cyan")
-        style = "bold" if line[1] == OURS else None
-        out.add_row(Text("  " + line[1]), *(line[2 + i] for i in used), style=style)
-    return out
-
-
-def notes(question: str, compared: list[Compared]) -> list[str]:
-    """What a question has to say about its results as a whole, a line each."""
-    said = getattr(importlib.import_module(f"{__package__}.{question}"), "notes", None)
-    return said(compared) if said else []
+        name = f"**{line[1]}**" if line[1] == OURS else line[1]
+        lines.append([line[0], name, *(line[2 + i] for i in used)])
+    if not aligned:
+        texts = [" | ".join(line) for line in lines]
+        rule = "|---|---|" + "---:|" * len(used)
+    else:
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = [
+            " | ".join(
+                cell.ljust(width) if k < 2 else cell.rjust(width)
+                for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in lines
+        ]
+        rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    head, *others = (f"| {text} |" for text in texts)
+    left_out = _not_run(compared)
+    return "\n".join([head, rule, *others, *([""] if left_out else []), *left_out])
 
 
 def load_average(found: Found) -> str:
@@ -181,41 +157,20 @@ def load_average(found: Found) -> str:
     return f"Load average while measuring: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
 
 
-def report(found: Found, width: int, before: Found | None = None) -> list[RenderableType]:
-    """Tables of all questions, in the order in which they were asked, and notes under them.
+def report(found: Found, before: Found | None = None) -> str:
+    """Tables of all questions, in the order in which they were asked.
 
     Parameters
     ----------
     found : list of (str, Compared)
-    width : int
-        Columns of the terminal.
     before : list of (str, Compared), optional
         An earlier run, to stand beside this one.
     """
     then = None if before is None else earlier(before)
-    shown: list[RenderableType] = []
+    shown: list[str] = []
     for question, compared in by_question(found).items():
-        shown.append(table(question, compared, width, then))
-        shown += [Text(line) for line in notes(question, compared)]
-        shown.append(Text())
+        about = importlib.import_module(f"{__package__}.{question}").ABOUT
+        shown += [f"{question}: {about}", "", table(question, compared, then, aligned=True), ""]
     if any(noisy(result) for _, one in found for result in one.results.values()):
-        shown.append(Text(f"{NOISY}: no ratio of timings with a spread above {100 * WIDEST:.0f} %."))
-    shown.append(Text(load_average(found)))
-    return shown
-
-
-def markdown(question: str, compared: list[Compared]) -> str:
-    """One question's results for a page."""
-    shown = columns(question)
-    cells = rows(question, compared, shown)
-    used = [i for i in range(len(shown)) if any(line[2 + i] for line in cells)]
-    headings = ["case", "contender", *(shown[i].heading for i in used)]
-    lines = [
-        "| " + " | ".join(headings) + " |",
-        "|---|---|" + "---:|" * len(used),
-    ]
-    for line in cells:
-        name = f"**{line[1]}**" if line[1] == OURS else line[1]
-        lines.append("| " + " | ".join([line[0], name, *(line[2 + i] for i in used)]) + " |")
-    said = [f"* {line}" for line in notes(question, compared)]
-    return "\n".join([*lines, *([""] if said else []), *said])
+        shown.append(f"{NOISY}: no ratio of timings with a spread above {100 * WIDEST:.0f} %.")
+    return "\n".join([*shown, load_average(found)])

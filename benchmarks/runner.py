@@ -9,13 +9,13 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fd_postproc.support.subprocess_json import python_command
+from fd_postproc.support.child_python import python_command
 
 from . import FULL_ROUNDS, QUESTIONS, QUEUE_QUESTIONS, QUICK_ROUNDS
 from .cases import Comparison
@@ -50,10 +50,6 @@ class Effort:
     rounds: int
     values: int
     min_time: float
-
-    def rounds_of(self, comparison: Comparison) -> int:
-        """Processes for each contender of this comparison, which may ask for fewer."""
-        return min(self.rounds, comparison.rounds or self.rounds)
 
 
 QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.005)
@@ -92,10 +88,6 @@ class Result:
     def message_bytes(self) -> int:
         return int(self.facts.get("message_bytes", 0))
 
-    @property
-    def objects(self) -> int:
-        return int(self.facts.get("objects_made", 0))
-
     @cached_property
     def median(self) -> float:
         return statistics.median(self.values)
@@ -113,10 +105,6 @@ class Result:
     def ratio(self, other: Result) -> float:
         """Median over the rounds of this contender's time by the other's in the same round."""
         return statistics.median(a / b for a, b in zip(self.rounds, other.rounds, strict=True))
-
-    def ratio_of_best(self, other: Result) -> float:
-        """This contender's fastest timing by the other's: what a busy machine disturbs least."""
-        return self.best / other.best
 
 
 @dataclass
@@ -171,7 +159,7 @@ def own_namespace() -> list[str]:
     return []
 
 
-def plan(questions: tuple[str, ...], quick: bool) -> list[tuple[str, Comparison]]:
+def plan(questions: tuple[str, ...]) -> list[tuple[str, Comparison]]:
     """All comparisons of some questions, in order.
 
     Raises
@@ -185,7 +173,7 @@ def plan(questions: tuple[str, ...], quick: bool) -> list[tuple[str, Comparison]
     return [
         (question, comparison)
         for question in questions
-        for comparison in importlib.import_module(f"{__package__}.{question}").comparisons(quick)
+        for comparison in importlib.import_module(f"{__package__}.{question}").comparisons()
     ]
 
 
@@ -243,9 +231,7 @@ def _place(question: str) -> str:
     return "with queues" if question in QUEUE_QUESTIONS else ""
 
 
-def measure(
-    todo: list[tuple[str, Comparison]], effort: Effort, tick: Callable[[str], None] = lambda label: None
-) -> Iterator[tuple[str, Compared]]:
+def measure(todo: list[tuple[str, Comparison]], effort: Effort) -> Iterator[tuple[str, Compared]]:
     """Measure comparisons one after the other.
 
     Parameters
@@ -253,8 +239,6 @@ def measure(
     todo : list of (str, Comparison)
         From `plan`.
     effort : Effort
-    tick : callable, optional
-        Called before every timing with what is timed.
 
     Yields
     ------
@@ -273,36 +257,28 @@ def measure(
         some = list(group)
         questions = list(dict.fromkeys(question for question, _ in some))
         apart = (prefix, outside) if place else ([], "")
-        servers: list[Server] = []  # one a round: no two rounds share a memory layout
+        servers: list[Server] = []
         try:
+            for _ in range(effort.rounds):  # one a round: no two rounds share a memory layout
+                servers.append(Server(questions, *apart))
+            for server in servers:
+                server.wait()
             for question, comparison in some:
-                new = [Server(questions, *apart) for _ in range(effort.rounds_of(comparison) - len(servers))]
-                servers += new
-                for server in new:
-                    server.wait()
-                yield question, _compare(question, comparison, servers, effort, tick)
+                yield question, _compare(question, comparison, servers, effort)
         finally:
             for server in servers:
                 server.close()
 
 
-def _compare(
-    question: str,
-    comparison: Comparison,
-    servers: list[Server],
-    effort: Effort,
-    tick: Callable[[str], None],
-) -> Compared:
+def _compare(question: str, comparison: Comparison, servers: list[Server], effort: Effort) -> Compared:
     done = Compared(comparison.case, {})
     names = list(comparison.contenders)
-    rounds = effort.rounds_of(comparison)
-    for turn in range(rounds):
+    for turn, server in enumerate(servers):
         first = turn % len(names)  # no contender is always the first after a pause
         for name in names[first:] + names[:first]:
-            tick(f"{question}: {comparison.case}: {name}")
             if name in done.missing:
                 continue
-            answer = servers[turn].time(
+            answer = server.time(
                 {
                     "question": question,
                     "case": comparison.case,

@@ -22,28 +22,13 @@ from fd_postproc._core import Receiver, Sender, payload_size
 from fd_postproc.queues import locate
 
 from .built import _floor
-from .cases import HEADLINE, Case, Comparison, Dialect, Ready, check, rounds_for
+from .cases import NARROW, PLAIN, SPEC, TOPK, WIDE, Case, Comparison, Dialect, Ready, check
 from .queued import fits
 
 ABOUT = "a save op, from CPU tensors to a message in the queue"
 REFERENCE = "floor"
 BASELINE = "FastDeploy's op restated"
 PADDLE = "fd_postproc, Paddle tensors"
-
-_SPEC = Case("spec", columns=1)
-_PLAIN = Case("plain", accepted=1, columns=1)
-_MORE = (
-    *(Case(batch=batch, columns=columns) for batch in (1, 32, 512) for columns in (1, 21)),
-    *(Case(accepted=accepted, columns=columns) for accepted in (1, 6) for columns in (1, 21)),
-    *(Case("topk", accepted=1, columns=columns) for columns in (1, 21)),
-    *(Case("topk", batch, 1, 21) for batch in (1, 32)),
-    Case("topk", 512, 1, 6),
-    _SPEC,
-    Case("spec", 32, 2, 1),
-    _PLAIN,
-    Case("plain", 1, 1, 1),
-    Case("plain", 512, 1, 1),
-)
 
 OPS: dict[str, tuple[Callable[..., Any], tuple[str | int, ...]]] = {  # the op; its arguments, tensors by role
     "plain": (ops.save_output, ("tokens", "not_need_stop", "preempted", 0, 0)),
@@ -65,34 +50,25 @@ OPS: dict[str, tuple[Callable[..., Any], tuple[str | int, ...]]] = {  # the op; 
 }
 
 
-def comparisons(quick: bool) -> Iterator[Comparison]:
-    for case in (HEADLINE[0], HEADLINE[-1]) if quick else HEADLINE + _MORE:
-        yield _comparison(case, paddle=not quick and case in HEADLINE and has_paddle())
+def comparisons() -> Iterator[Comparison]:
+    return map(_comparison, (NARROW, WIDE, TOPK, SPEC, PLAIN))
 
 
-def _comparison(case: Case, paddle: bool) -> Comparison:
+def _comparison(case: Case) -> Comparison:
     has_logprobs = case.channel.endswith("topk")
     own: Dialect = "compact" if has_logprobs else "packed"
     contenders: dict[str, _Contender] = {"fd_postproc": partial(_op, dialect=own)}
     if has_logprobs:
         contenders["fd_postproc, packed"] = partial(_op, dialect="packed")
-    if paddle:
+    if case in (NARROW, WIDE) and importlib.util.find_spec("paddle") is not None:
         contenders[PADDLE] = partial(_op, dialect=own, framework="paddle")
-        contenders["fd_postproc, views of wider ones"] = partial(
-            _op, dialect=own, framework="paddle", wider=64
-        )
     contenders["Sender.send of a Step"] = partial(_sender, dialect=own)
     contenders[BASELINE] = _stock
     contenders["floor"] = partial(_floor_of, dialect=own)
     if has_logprobs:
         contenders["floor, packed"] = partial(_floor_of, dialect="packed")
     made = {name: partial(_make, case, one) for name, one in contenders.items()}
-    return Comparison(str(case), made, rounds=rounds_for(case))
-
-
-def has_paddle() -> bool:
-    """Whether Paddle is installed."""
-    return importlib.util.find_spec("paddle") is not None
+    return Comparison(str(case), made)
 
 
 def new_queue_id() -> str:
@@ -164,12 +140,7 @@ def _make(case: Case, contender: _Contender) -> Ready:
 
 
 def _op(
-    queue: sysv_ipc.MessageQueue,
-    case: Case,
-    *,
-    dialect: Dialect,
-    framework: str | None = None,
-    wider: int = 1,
+    queue: sysv_ipc.MessageQueue, case: Case, *, dialect: Dialect, framework: str | None = None
 ) -> Callable[[], Any]:
     os.environ["FD_POSTPROC_DIALECT"] = dialect
     tensors: dict[str, Any] = dict(case.inputs())
@@ -177,10 +148,6 @@ def _op(
         paddle = importlib.import_module(framework)
         place = paddle.CPUPlace()
         tensors = {role: paddle.to_tensor(array, place=place) for role, array in tensors.items()}
-    if wider > 1:  # views of tensors with so many times their columns
-        for role, one in tensors.items():
-            if one.ndim > 1:
-                tensors[role] = paddle.concat([one] * wider, axis=-1)[..., : one.shape[-1]]
     op, wanted = OPS[case.channel]
     arguments = [tensors[one] if isinstance(one, str) else one for one in wanted]
     return lambda: op(*arguments)

@@ -27,9 +27,9 @@ UNAVAILABLE = 3  # exit status; the reason is on stderr
 
 
 def find(question: str, case: str) -> Comparison:
-    """The comparison with this label; of a full run, since a quick one may leave contenders out."""
+    """The comparison with this label."""
     module = importlib.import_module(f"{__package__}.{question}")
-    for comparison in module.comparisons(False):
+    for comparison in module.comparisons():
         if comparison.case == case:
             return comparison
     raise KeyError(f"question {question!r} has no case {case!r}")
@@ -67,8 +67,7 @@ def measure(name: str, ready: Ready, min_time: float, values: int) -> Any:
     gc.freeze()
     runner = pyperf.Runner()
     runner.parse_args(["--worker", f"--loops={loops_for(ready.run, min_time)}", "-w1", f"-n{values}"])
-    metadata = {"message_bytes": ready.bytes, "objects_made": ready.objects}
-    return runner.bench_time_func(name, ready.run, metadata=metadata)
+    return runner.bench_time_func(name, ready.run, metadata={"message_bytes": ready.bytes})
 
 
 def answer(outside: str, order: dict[str, Any]) -> str:

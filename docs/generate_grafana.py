@@ -7,6 +7,7 @@
 expression.
 """
 
+import argparse
 import itertools
 import json
 import re
@@ -298,4 +299,5 @@ def _chosen(expression: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(page())

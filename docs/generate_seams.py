@@ -3,6 +3,7 @@
 ``python docs/generate_seams.py``; tests/project/test_seams.py compares the page with the table.
 """
 
+import argparse
 import textwrap
 from pathlib import Path
 
@@ -87,4 +88,5 @@ def item(name, text):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(page())

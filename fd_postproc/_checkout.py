@@ -1,4 +1,4 @@
-"""Where the package's modules are if Python finds the sources before the installed package."""
+"""Finds the package's modules if Python takes the sources before the installed package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _elsewhere(name: str) -> Iterator[Path]:
 
 
 def module_path(found: Iterable[str]) -> list[str]:
-    """What belongs in the package's ``__path__``, instead of what Python has made.
+    """The right ``__path__`` of the package, instead of the one that Python has made.
 
     In a checkout, Python finds these sources first, and ``pip install .`` has put the extensions elsewhere.
     Then the installed package is used as a whole; the two are never mixed.

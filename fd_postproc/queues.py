@@ -213,7 +213,7 @@ _OF_MSQID_DS = (
 
 
 def _msgctl(number: int, command: int, form: struct.Struct) -> tuple[int, tuple[int, ...]]:
-    """What msgctl(2) returns, and what it writes."""
+    """Call msgctl(2): the number that it returns, and what it writes."""
     answer = ctypes.create_string_buffer(256)
     returned: int = ctypes.CDLL(None, use_errno=True).msgctl(number, command, answer)
     if returned < 0:
@@ -481,7 +481,7 @@ class KernelLimits:
 
 
 NEW_KERNEL = KernelLimits(8192, 16384, 32000)
-"""What a new kernel, or IPC namespace, has."""
+"""Limits of a new kernel, or IPC namespace."""
 
 
 def kernel_limits() -> KernelLimits:

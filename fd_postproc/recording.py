@@ -374,26 +374,36 @@ class Recording:
             yield message
             index += 1
 
-    def _next(self, index: int, at: int) -> Message | None:
+    def _head(self, index: int, at: int) -> tuple[Head, int, bytes] | None:
+        """The head of the record there, bytes that are stored behind it, and its own; None at the end."""
         self._check_open()
         self._file.seek(at)  # the caller of an iteration may begin another one
         fields = self._file.read(_RECORD.size)
-        if not fields:
-            return None
         if len(fields) < _RECORD.size:
-            self.cut = _cut_text(index, at)
+            self.cut = _cut_text(index, at) if fields else None
             return None
-        stored_size, size, mtype, time_ns, crc = _RECORD.unpack(fields)
-        self._check_sizes(index, at, stored_size, size)
+        stored_size, size, mtype, time_ns, _ = _RECORD.unpack(fields)
+        if stored_size > _MAX_STORED or size > MAX_PAYLOAD:
+            largest = max(stored_size, size)
+            raise self._damaged(
+                index, at, f"it claims {largest} bytes, more than the {MAX_PAYLOAD} of any message"
+            )
+        return Head(index, mtype, time_ns, size), stored_size, fields
+
+    def _next(self, index: int, at: int) -> Message | None:
+        found = self._head(index, at)
+        if found is None:
+            return None
+        head, stored_size, fields = found
         stored = _read_up_to(self._file, stored_size)
         if len(stored) < stored_size:
             self.cut = _cut_text(index, at)
             return None
-        if crc != _crc(fields[: -_CRC.size], stored):
+        if fields[-_CRC.size :] != _CRC.pack(_crc(fields[: -_CRC.size], stored)):
             raise self._damaged(index, at, "its checksum does not match")
-        if mtype < 1:
-            raise self._damaged(index, at, f"message type {mtype} is below 1")
-        return Message(index, mtype, time_ns, self._unpacked(index, at, stored, size))
+        if head.mtype < 1:
+            raise self._damaged(index, at, f"message type {head.mtype} is below 1")
+        return Message(index, head.mtype, head.time_ns, self._unpacked(index, at, stored, head.size))
 
     def steps(self, channel: Channel | None = None) -> Iterator[Step]:
         """Decode the messages, and join frames that are in pieces.
@@ -446,17 +456,12 @@ class Recording:
         end = self._file.seek(0, os.SEEK_END)
         self.cut = None
         index, at = 0, _HEADER.size
-        while at < end:
-            self._check_open()
-            self._file.seek(at)
-            fields = self._file.read(_RECORD.size)
-            if len(fields) == _RECORD.size:
-                stored_size, size, mtype, time_ns, _ = _RECORD.unpack(fields)
-                self._check_sizes(index, at, stored_size, size)
-            if len(fields) < _RECORD.size or at + _RECORD.size + stored_size > end:
+        while found := self._head(index, at):
+            head, stored_size, _ = found
+            if at + _RECORD.size + stored_size > end:
                 self.cut = _cut_text(index, at)
                 return
-            yield Head(index, mtype, time_ns, size)
+            yield head
             at += _RECORD.size + stored_size
             index += 1
 
@@ -478,13 +483,6 @@ class Recording:
     def _check_open(self) -> None:
         if self._file.closed:
             raise ValueError(f"the Recording of {self.name} is closed")
-
-    def _check_sizes(self, index: int, at: int, stored_size: int, size: int) -> None:
-        if stored_size > _MAX_STORED or size > MAX_PAYLOAD:
-            largest = max(stored_size, size)
-            raise self._damaged(
-                index, at, f"it claims {largest} bytes, more than the {MAX_PAYLOAD} of any message"
-            )
 
     def _unpacked(self, index: int, at: int, stored: bytes, size: int) -> bytes:
         unpacker = zlib.decompressobj()

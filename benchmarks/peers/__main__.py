@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..pages import fill
 from . import environments, results, turns
 from .load import Load
 
@@ -174,7 +175,7 @@ def main() -> int:
 
         whole = results.load(arguments.results)
         for page in results.PAGES:
-            results.fill(page, results.blocks(whole))
+            fill(page, "peers", results.blocks(whole))
         draw(whole, results.HERE.parent / "plots")
     return 0
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
+from ..pages import write_json
 from .load import Load
 
 HERE = Path(__file__).resolve().parent
@@ -26,8 +26,7 @@ def save(engine: str, found: dict[str, Any], path: Path = FILE) -> None:
     """Put an engine's results instead of its earlier ones."""
     whole = load(path)
     whole[engine] = found
-    text = json.dumps(_short({one: whole[one] for one in sorted(whole)}), indent=1, ensure_ascii=False)
-    path.write_text(re.sub(r"\[[^][{}]*\]", lambda row: json.dumps(json.loads(row[0])), text) + "\n")
+    write_json(_short({one: whole[one] for one in sorted(whole)}), path)
 
 
 def _short(value: Any) -> Any:
@@ -106,17 +105,6 @@ def versions(whole: dict[str, Any]) -> str:
         }
         lines += [f"* {who}, {what}, is left out: {reason}" for (who, reason), what in reasons.items()]
     return "\n".join(lines)
-
-
-def fill(page: Path, texts: dict[str, str]) -> None:
-    """Put texts between their markers ``<!-- peers:NAME -->`` and ``<!-- /peers -->``."""
-
-    def text_of(match: re.Match[str]) -> str:
-        opening, name, closing = match.groups()
-        return f"{opening}\n{texts[name]}\n\n{closing}" if name in texts else match[0]
-
-    marked = re.compile(r"(<!-- peers:(\w+) -->\n).*?(<!-- /peers -->)", re.DOTALL)
-    page.write_text(marked.sub(text_of, page.read_text()))
 
 
 def blocks(whole: dict[str, Any]) -> dict[str, str]:

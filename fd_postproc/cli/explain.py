@@ -1,8 +1,8 @@
-"""Tell from a flight recorder's file what happened: to the service, or to one request.
+"""Say what happened, from a flight recorder's file: to the service, or to one request.
 
 FILE is such a file, PID a process that has or had one; of several runs with that number, the one that runs or
 ended last, and the others are listed.  Without either it is the engine's that runs; where several run,
-they are listed, each with what went wrong, and a terminal asks which; where none does, it is the one's that
+they are listed, each with what went wrong, and one has to be named; where none does, it is the one's that
 ended last.
 REQUEST is a request's id, as the client knows it from the answer; ID_1 is its second choice.  A file may be
 read while it is written, and after its process was killed; the file of the worker on the same queue is read
@@ -24,7 +24,6 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 import time
 from collections import Counter
 from statistics import median
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         args.usage_error("at most a file or process, and a request")
     if set(args.names) & {"", "-"}:
         args.usage_error("an empty name and - are no file, process or request: name one")
-    path, request = _chosen(args.names, args.json)
+    path, request = _chosen(args.names)
     try:
         if args.follow:
             return _follow(path)
@@ -88,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
 # ---- which file --------------------------------------------------------------------------------------
 
 
-def _chosen(names: list[str], as_json: bool) -> tuple[str, str | None]:
+def _chosen(names: list[str]) -> tuple[str, str | None]:
     """Path, and request."""
     if not names:
-        return _an_engines(may_ask=not as_json), None
+        return _an_engines(), None
     if len(names) == 2:
         return _path_of(names[0]), names[1]
     (name,) = names
@@ -101,12 +100,12 @@ def _chosen(names: list[str], as_json: bool) -> tuple[str, str | None]:
     return _knowing(name), name
 
 
-def _an_engines(may_ask: bool) -> str:
+def _an_engines() -> str:
     """The file to use where none was named; reports on stderr whose it is."""
     heads = _engines()
     running = [head for head in heads if head.writer is not None]
     if len(running) > 1:
-        return _asked(running, may_ask)
+        raise _several(running)
     chosen = (running or heads)[0]
     which = "the engine that runs" if running else "the engine that ended last"
     _note_choice(which, chosen, [head for head in heads if head is not chosen])
@@ -123,28 +122,18 @@ def _note_choice(which: str, chosen: Flight, others: list[Flight]) -> None:
     note("\n".join(lines))
 
 
-def _asked(running: list[Flight], may_ask: bool) -> str:
-    """Ask which of several running engines is meant, on stderr; only a person at a terminal is asked.
-
-    They are in the order of roles and ranks.
-    """
+def _several(running: list[Flight]) -> CommandError:
+    """The error that lists running engines, in the order of roles and ranks, with what went wrong in each."""
     running = sorted(running, key=lambda head: head.node)
-    lines = "\n".join(
-        f"  {number}  {_whose(head)}\n     {_overview(head)}" for number, head in enumerate(running, 1)
+    lines = "\n".join(f"  {_whose(head)}\n     {_overview(head)}" for head in running)
+    return CommandError(
+        f"{len(running)} engines run here:\n{lines}\nname one by its process: "
+        f"fd-postproc explain {running[0].pid}"
     )
-    listed = f"{len(running)} engines run here:\n{lines}"
-    if not (may_ask and sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        raise CommandError(f"{listed}\nname one by its process: fd-postproc explain {running[0].pid}")
-    note(listed)
-    print(f"which one, 1 to {len(running)}? ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline().strip()
-    if not (answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(running)):
-        raise CommandError(f"{answer!r} is not a number from 1 to {len(running)}")
-    return running[int(answer) - 1].name
 
 
 def _overview(head: Flight) -> str:
-    """How a running engine does, in a line."""
+    """A line on a running engine: its speed, and what went wrong."""
     try:
         picture = Picture(read(head.name), now())
     except (FlightError, OSError) as error:
@@ -196,7 +185,7 @@ def _engines() -> list[Flight]:
 
 
 def _others() -> str:
-    """Whose files there are besides, in words: only their user may look at them."""
+    """The other users who have files, in words: only their user may look at them."""
     users = other_users()
     if not users:
         return ""

@@ -23,13 +23,16 @@ class Candidate(NamedTuple):
 _WHYS = ("it has the length of a full message", "it ends with its last live slot", "it is long enough")
 
 
-def candidates(payload: bytes, mtype: int, layout: Layout) -> list[Candidate]:
-    """Channels for which a message is valid, the likeliest first."""
-    found = []
+def candidates(
+    payload: bytes, mtype: int, layout: Layout
+) -> tuple[list[Candidate], dict[Channel, MalformedMessage]]:
+    """Channels for which a message is valid, the likeliest first; and why it is not valid on others."""
+    found, refusals = [], {}
     for channel in CHANNELS:
         try:
             step = decode(payload, channel, mtype=mtype, layout=layout)
-        except MalformedMessage:
+        except MalformedMessage as error:
+            refusals[channel] = error
             continue
         if step.channel != channel:  # it also accepts messages of that other channel, which has its own turn
             continue
@@ -40,16 +43,4 @@ def candidates(payload: bytes, mtype: int, layout: Layout) -> list[Candidate]:
             grade = 1 if len(payload) == len(shortest) else 2
         found.append((grade, Candidate(channel, step, _WHYS[grade])))
     found.sort(key=lambda graded: graded[0])
-    return [candidate for _, candidate in found]
-
-
-def full_size_refusals(payload: bytes, mtype: int, layout: Layout) -> list[MalformedMessage]:
-    """Reasons why a message does not belong to the channels of its full length."""
-    refusals = []
-    for channel in CHANNELS:
-        if len(payload) == payload_size(channel, layout):
-            try:
-                decode(payload, channel, mtype=mtype, layout=layout)
-            except MalformedMessage as error:
-                refusals.append(error)
-    return refusals
+    return [candidate for _, candidate in found], refusals

@@ -14,13 +14,12 @@ import time
 from typing import TYPE_CHECKING
 
 from .. import queues
-from .._core import CHANNELS, Step, _frame_head, _is_frame, _Pieces, _service_of, decode, peek
+from .._core import Step, _frame_head, _is_frame, _Pieces, _service_of, decode, payload_size, peek
 from ..core.layout import GPU, Channel, Layout
 from ..errors import MalformedMessage, QueueError
 from ..recording import MAX_PAYLOAD, Message, Recording, is_recording
 from ..support.checks import plural
-from ..support.process_stat import process_name
-from .guess import candidates, full_size_refusals
+from .guess import candidates
 from .queue_io import (
     QUEUE_HELP,
     QueueName,
@@ -108,27 +107,20 @@ def _queue(args: argparse.Namespace, screen: Console) -> int:
 
 
 def _print_state(target: Target, screen: Console) -> None:
+    from ..doctor.processes import last_user
+
     info = queues.inspect_queue(target.msqid)
     others = "; other users may use it" if info.mode & 0o066 else ""
     rows = [
         ("key", queues.key_text(info.key) if info.key else "0, private"),
         ("owner, mode", f"{user_name(info.owner)}, {info.mode:04o}{others}"),
         ("waiting", f"{plural(info.messages, 'message')}, {plural(info.bytes, 'byte')}"),
-        ("last sender", _process(info.last_sender, info.sent_at)),
-        ("last receiver", _process(info.last_receiver, info.received_at)),
+        ("last sender", str(last_user(info.last_sender, info.sent_at))),
+        ("last receiver", str(last_user(info.last_receiver, info.received_at))),
     ]
     if info.max_bytes is not None:
         rows.insert(3, ("one message holds", str(room(info.max_bytes))))
     print_labels(screen, f"Queue msqid:{info.msqid}", rows)
-
-
-def _process(pid: int, when: int) -> str:
-    if not when:
-        return "nobody yet"
-    used = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
-    if not pid:
-        return f"a process of another PID namespace, {used}"
-    return f"process {pid} ({process_name(pid, 'gone')}), {used}"
 
 
 def _file(args: argparse.Namespace, screen: Console) -> int:
@@ -249,7 +241,7 @@ def _message(
         try:
             step = decode(payload, channel, mtype=mtype, layout=layout)
         except MalformedMessage as error:
-            others = [candidate.channel for candidate in candidates(payload, mtype, layout)]
+            others = [candidate.channel for candidate in candidates(payload, mtype, layout)[0]]
             _print_bytes(screen, title, payload, mtype)
             if others:
                 screen.print(f"It is a valid message of {', '.join(others)}: use --channel {others[0]}.")
@@ -261,31 +253,23 @@ def _message(
             )
             screen.print()
     else:
-        found = candidates(payload, mtype, layout)
+        found, refusals = candidates(payload, mtype, layout)
         if not found:
             _print_bytes(screen, title, payload, mtype)
-            raise CommandError(_no_channel(payload, mtype, layout))
+            reasons = "".join(f"\n  {refusal}" for refusal in refusals.values())
+            raise CommandError(f"the message is not valid on any channel:{reasons}")
         channel, step, why = found[0]
         also = "".join(f"; it is also valid as {other.channel} ({other.why})" for other in found[1:])
         if step.dialect == "compact":
             screen.print(f"A compact frame, number {step.seq} of its sender; its header names the channel.")
         else:
             screen.print(f"The channel is a guess: {channel}, because {why}{also}.  --channel settles it.")
-        for refusal in full_size_refusals(payload, mtype, layout):
-            screen.print(f"It has the length of a full {refusal.channel} message, too, but: {refusal}")
+        for other, refusal in refusals.items():
+            if len(payload) == payload_size(other, layout):
+                screen.print(f"It has the length of a full {other} message, too, but: {refusal}")
         screen.print()
     _print_step(args, screen, step, payload, len(payload), mtype, title)
     return 0
-
-
-def _no_channel(payload: bytes, mtype: int, layout: Layout) -> str:
-    reasons = []
-    for channel in CHANNELS:
-        try:
-            decode(payload, channel, mtype=mtype, layout=layout)
-        except MalformedMessage as error:
-            reasons.append(f"\n  {error}")
-    return "the message is not valid on any channel:" + "".join(reasons)
 
 
 def _print_step(

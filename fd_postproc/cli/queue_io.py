@@ -51,8 +51,8 @@ def parse_queue_name(text: str) -> QueueName | None:
         If it begins like one, but its number is wrong.
     """
     kind, colon, number = text.partition(":")
-    if not colon and text.isascii() and text.isdigit():
-        if int(text) >= 1 << 31:
+    if not colon and text.isascii() and text.removeprefix("-").isdigit():
+        if not -(1 << 31) <= int(text) < 1 << 31:
             raise argparse.ArgumentTypeError(f"queue id {text} does not fit 32 bits")
         return QueueName("id", int(text))
     if not colon or kind not in ("key", "msqid"):

@@ -40,9 +40,10 @@ def open_input(name: str) -> IO[bytes]:
     try:
         source: IO[bytes] = os.fdopen(_input(), "rb") if name == STANDARD else open(name, "rb")  # noqa: SIM115
     except OSError as error:
-        if error.errno != errno.ENXIO:
+        kind = {errno.ENXIO: "a socket: name a file or a pipe", errno.EISDIR: "a folder: name a file in it"}
+        if error.errno not in kind:
             raise
-        raise OSError(None, "it is a socket: name a file or a pipe", name) from None
+        raise OSError(None, f"it is {kind[error.errno]}", name) from None
     try:
         return _from_its_start(source, name)
     except OSError as error:  # of a read or a write, which do not know the name

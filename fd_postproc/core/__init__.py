@@ -1,1 +1,1 @@
-"""What `fd_postproc._core` is made of: the ``.pxi`` files that it includes, and the Python that it calls."""
+"""Parts of `fd_postproc._core`: the ``.pxi`` files that it includes, and the Python that it calls."""

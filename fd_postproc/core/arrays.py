@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import MalformedMessage
 from ..support.checks import kind_of, shown
+from .codes import Code
+from .layout import Layout
 from .tensors import as_float32, host_array
 
 _KINDS = {
@@ -24,9 +27,6 @@ _KINDS = {
     "m": "times",
 }
 
-
-CODES = {-1: "no token", -3: "recovery stop", -9: "preempted"}
-"""Negative counts that a worker sends."""
 
 ROUNDED = 0.001
 """Most that a log-probability may be above 0, as the rounded sum of a softmax makes it.
@@ -88,9 +88,9 @@ def refuse_impossible(counts: Any, scores: Any, ranks: Any) -> None:
         If a count is a negative number that is no code, a score is NaN or above `ROUNDED`, or a rank is
         below 1; the text names the first such value and its place.
     """
-    unknown = (counts < 0) & ~np.isin(counts, list(CODES))
+    unknown = (counts < 0) & ~np.isin(counts, list(Code))
     if unknown.any():
-        codes = ", ".join(f"{code} ({meaning})" for code, meaning in CODES.items())
+        codes = ", ".join(f"{code.value} ({code.text})" for code in Code)
         raise _impossible("counts", counts, unknown, f"a negative count is a code: {codes}")
     if scores is None:
         return
@@ -167,3 +167,74 @@ def _numbers_of(array: Any, name: str, wanted: str, dtype: Any) -> Any:
     except OverflowError:
         largest, bound = max(array.flat, key=abs), "32 bits" if wanted == "integers" else "float32"
         raise ValueError(f"{name} holds {shown(largest)}, which does not fit {bound}") from None
+
+
+class GetTensors:
+    """What a get op has left in its tensors, as the message that it was.
+
+    Parameters
+    ----------
+    channel : str
+    layout : Layout
+    tokens, scores, ranks : bytes
+        Their int64, float32 and int64 numbers.
+
+    Raises
+    ------
+    MalformedMessage
+        If a number does not fit the 32 bits that it has in a message.
+    """
+
+    def __init__(
+        self, channel: str, layout: Layout, tokens: bytes, scores: bytes = b"", ranks: bytes = b""
+    ) -> None:
+        self._channel, self._has_counts = channel, channel.startswith("spec")
+        self._slots = layout.spec_batch if channel == "spec" else layout.max_batch
+        self._depth = layout.max_draft if self._has_counts else 1
+        self._width = layout.top_k + 1 if channel.endswith("topk") else 1
+        self._header = 3 if channel == "spec_topk" else 2
+        self._words, self._ranks = (self._narrow(np.frombuffer(part, np.int64)) for part in (tokens, ranks))
+        self._scores = np.frombuffer(scores, np.float32)
+        self._refuse_shorter(self._words, self._header)
+
+    def _narrow(self, numbers: Any) -> Any:
+        narrow = numbers.astype(np.int32)
+        if (wide := numbers[narrow != numbers]).size:
+            raise MalformedMessage(self._channel, "number", int(wide[0]), (1 << 31) - 1)
+        return narrow
+
+    def _refuse_shorter(self, numbers: Any, least: int) -> None:
+        if numbers.size < least:
+            raise MalformedMessage(self._channel, "length", numbers.size, least)
+
+    def message(self) -> bytes:
+        """The message, with zeros where the tensors are shorter than the layout's."""
+        cells = self._slots * self._depth
+        words = _padded(self._words, self._header + self._slots * self._has_counts + cells * self._width)
+        if not self._scores.size and not self._ranks.size:
+            return bytes(words)
+        scores = _padded(self._scores, cells * self._width).view(np.int32)
+        ranks = _padded(self._ranks, cells)
+        if not self._has_counts:
+            return b"".join(map(bytes, (words, scores, ranks)))
+        head, tokens = np.split(words, [self._header + self._slots])
+        rows = [part.reshape(self._slots, -1) for part in (tokens, scores, ranks)]
+        return bytes(head) + bytes(np.concatenate(rows, axis=1))
+
+    def check(self, step: Any) -> None:
+        """Refuse tensors that do not hold all that the step of their message claims."""
+        first = self._header + self._slots * self._has_counts
+        live = (self._depth * slot + max(count, 0) for slot, count in enumerate(step.counts) if count > 0)
+        rows = max(live, default=0) if self._has_counts else step.batch
+        pitch = step.cols if self._channel == "topk" else self._width
+        cells = pitch * (rows - 1) + step.cols if rows else 0
+        self._refuse_shorter(self._words, first + cells if rows else self._header)
+        if self._channel.endswith("topk"):
+            self._refuse_shorter(self._scores, cells)
+            self._refuse_shorter(self._ranks, rows)
+
+
+def _padded(numbers: Any, size: int) -> Any:
+    whole = np.zeros(size, numbers.dtype)
+    whole[: numbers.size] = numbers[:size]
+    return whole

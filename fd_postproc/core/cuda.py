@@ -12,7 +12,7 @@ def cuda_available() -> bool:
 
 
 def why_no_cuda() -> str:
-    """Why they cannot: no driver or one that is too old, no device, or no extension.  Empty if they can.
+    """The reason why they cannot: driver, device or extension is missing, or too old.  Empty if they can.
 
     Asking initialises the CUDA driver: children that this process forks afterwards cannot use CUDA.
     """

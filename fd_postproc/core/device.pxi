@@ -11,7 +11,7 @@ from fd_postproc.headers.dlpack cimport (
 @cython.final
 @cython.no_gc
 cdef class DeviceInput:
-    """Where a tensor on a CUDA device has its numbers.
+    """The place of a tensor's numbers on a CUDA device.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ cdef str _package(kind):
 
 
 cdef DeviceInput _device_input(tensor, str name, str dtype, const fdl_tensor *t):
-    """From what DLPack's exchange API reports."""
+    """Make one from what DLPack's exchange API reports."""
     cdef Py_ssize_t k
     cdef DeviceInput out = DeviceInput.__new__(DeviceInput)
     cdef str found = ({16: "int16", 32: "int32", 64: "int64"}.get(t.bits) if t.code == FDL_INT
@@ -83,7 +83,7 @@ cdef DeviceInput _device_input(tensor, str name, str dtype, const fdl_tensor *t)
 
 
 def tensor_input(tensor, str name, str dtype):
-    """Where a tensor's numbers are: in host memory, or on a CUDA device.
+    """Find a tensor's numbers in host memory, or on a CUDA device.
 
     Parameters
     ----------

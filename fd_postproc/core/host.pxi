@@ -1,12 +1,14 @@
-# Host memory of tensors that a C loop may read.
+# Host memory of tensors that a C loop may read, and the step that a get op has left there.
 cimport cython
 from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
-from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uintptr_t
+from fd_postproc.headers.counter cimport fdc_read
 from fd_postproc.headers.dlpack cimport (
     FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_FLOAT, FDL_INT, FDL_PINNED, fdl_elements, fdl_exchange,
     fdl_is_contiguous, fdl_tensor,
@@ -143,3 +145,55 @@ def host_input(tensor, str name, str dtype):
     out.address, out.shape, out.keep = tensors.slow_input(tensor, name, dtype)
     out.size = math.prod(out.shape)
     return out
+
+
+cdef bytes _read_once(tensor, str name):
+    """A host tensor's integers, each read once: it may change during the call."""
+    cdef HostInput numbers = host_input(tensor, name, "int64")
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, 8 * numbers.size)
+    cdef int64_t *to = <int64_t *>PyBytes_AS_STRING(out)
+    cdef Py_ssize_t k
+    for k in range(numbers.size):
+        to[k] = fdc_read(<const int64_t *>numbers.address + k)
+    return out
+
+
+def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
+    """The step that a get op left in its tensors.
+
+    Parameters
+    ----------
+    channel : {"plain", "topk", "spec", "spec_topk"}
+    tokens : tensor, int64
+        As `fd_postproc.ops` and FastDeploy's own ops fill it.  It may be shorter than they require, as long
+        as everything that its header claims is there.
+    scores : tensor, float32, optional
+        On ``topk`` and ``spec_topk``.
+    ranks : tensor, int64, optional
+        Likewise.
+    layout : Layout, optional
+
+    Returns
+    -------
+    Step
+        A header without a number of columns, as the legacy dialect leaves it, means all ``top_k + 1``: what
+        FastDeploy's token processor asks for.
+
+    Raises
+    ------
+    MalformedMessage
+        If anything is inconsistent, or a number does not fit 32 bits.
+    TypeError, ValueError
+        If a tensor is of another kind, or not in host memory.
+    """
+    _channel_number(channel)
+    _c_layout(layout)
+    cdef HostInput floats
+    given = [_read_once(tokens, "tokens")]
+    if has_logprobs(channel):
+        floats = host_input(scores, "scores", "float32")
+        given += (<const char *>floats.address)[:4 * floats.size], _read_once(ranks, "ranks")
+    numbers = arrays.GetTensors(channel, layout, *given)
+    step = decode(numbers.message(), channel, layout=layout)
+    numbers.check(step)
+    return step

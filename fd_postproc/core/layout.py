@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 from ..support.checks import kind_of, whole_number
 
 Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
-"""What messages carry: one token or several of a request, with logprobs or without."""
+"""A kind of messages: one token or several of a request, with logprobs or without."""
 
 Dialect: TypeAlias = Literal["packed", "legacy", "compact"]
-"""How a message is written: as FastDeploy does, as it did before, or as our frames."""
+"""A form of messages: FastDeploy's, its earlier one, or our frames."""
 
 # One message must stay far below what a kernel can carry (INT_MAX) and what a process wants to allocate.
 _MAX_CELLS = 1 << 22

@@ -27,7 +27,7 @@ cdef enum:
 
 @cython.final
 cdef class Sampled:
-    """What the sampler leaves of a step, sorted into what the body of a compact frame holds, and what not.
+    """A step as the sampler leaves it, sorted: what the body of a compact frame holds, and what not.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ cdef class Sequences:
 def _op_message(str op, dict inputs, int32_t batch, int32_t cols, int64_t width, int64_t rows, layout, *,
                 int32_t stop_flag, int32_t flag, bint skip_prefill, dialect="compact", uint64_t sender=0,
                 uint64_t number=0, uint32_t service=0, bint sealed=True):
-    """What was passed to a save op as a message that goes another way than a queue, or nowhere.
+    """Make the message of a save op that goes another way than a queue, or nowhere.
 
     `inputs` holds a HostInput for each role; the caller has checked that their sizes match.  Gaps are 0.  A
     frame gets its checksum, if one is wanted, only where it is `sealed`.

@@ -30,7 +30,7 @@ ROLES = {
     "preempted": "int32",
     "steps": "int64",
 }
-"""What a save op's tensors can be, in the order of the kernel's arguments, and their dtypes."""
+"""Roles of a save op's tensors, in the order of the kernel's arguments, and their dtypes."""
 
 
 class OnDevice(ValueError):

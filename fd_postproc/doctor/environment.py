@@ -214,7 +214,7 @@ def _kernel() -> Finding:
 
 
 def _turned_off() -> list[Finding]:
-    """Of each queue, its newest worker's flight recorder file, if that says that the kernel is off."""
+    """Report each queue whose newest worker has turned the kernel off, by its flight recorder's file."""
     heads: dict[int, Flight] = {}
     for path in listed():  # the newest first
         if os.path.basename(path).startswith("worker"):

@@ -8,14 +8,12 @@ from ..core.layout import Channel
 from ..queues import CHANNEL_PATHS, key_text
 from .findings import Finding, Scope
 from .processes import place
-from .snapshot import CHANNELS_OF, Snapshot, configured_ids, own_places
+from .snapshot import CHANNELS_OF, Snapshot, own_places
 
 
 def check_keys(snapshot: Snapshot, scope: Scope) -> list[Finding]:
     """Return all findings about keys."""
-    found = []
-    for queue_id in sorted(configured_ids(scope)):
-        found.append(_keys_of(queue_id, snapshot, scope))
+    found = [_keys_of(queue_id, snapshot, scope) for queue_id in sorted(snapshot.ids)]
     found.extend(_unreadable_places())
     found.extend(_collisions(snapshot, scope))
     return found
@@ -60,7 +58,7 @@ def _unreadable_places() -> list[Finding]:
 def _collisions(snapshot: Snapshot, scope: Scope) -> list[Finding]:
     """Check for two ids, or two channels' places, with one key."""
     found = []
-    for first, second in combinations(sorted(configured_ids(scope)), 2):
+    for first, second in combinations(sorted(snapshot.ids), 2):
         for ftok, severity, apart in ("custom", "error", 1 << 20), ("libc", "warning", 256):
             key = _own_key(first, "plain", ftok, scope)[0]
             if key is None or key != _own_key(second, "plain", ftok, scope)[0]:

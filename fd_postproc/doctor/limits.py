@@ -62,7 +62,7 @@ def check_limits(limits: KernelLimits, scope: Scope, both_sides: bool = False) -
 
 
 def check_hidden(snapshot: Snapshot) -> list[Finding]:
-    """What a sandbox hides of limits and queues."""
+    """Report limits and queues that a sandbox hides."""
     found = []
     if seen := snapshot.hidden_limits:
         severity = "warning" if "assumed" in seen else "info"

@@ -220,7 +220,7 @@ def _fault(payload: bytes, channel: Channel, mtype: int, layout: Layout) -> Malf
     try:
         decode(payload, channel, mtype=mtype, layout=layout)
     except MalformedMessage as error:
-        # one part of a frame that is fine as far as one can tell
+        # one part of a frame, and no fault is known of it
         return None if error.field == "fragment" else error
     return None
 

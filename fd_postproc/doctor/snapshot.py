@@ -109,10 +109,11 @@ class Snapshot:
 
     limits: KernelLimits
     queues: list[Queue]  # those in scope
-    others: list[QueueInfo] = field(default_factory=list)  # not FastDeploy's as far as one can tell
+    others: list[QueueInfo] = field(default_factory=list)  # not FastDeploy's, by what is known
     signals: list[QueueInfo] = field(default_factory=list)  # FastDeploy's, for a prefill node's cache
     hidden_limits: str = ""  # what a sandbox hides of them, in words
     hidden_queues: str = ""  # why only the queues of known ids are here
+    ids: frozenset[int] = frozenset()  # that the user named, otherwise the environment's
 
 
 def own_places(scope: Scope) -> list[Place]:
@@ -156,8 +157,7 @@ def signal_id(key: int) -> int | None:
         return None
 
 
-def configured_ids(scope: Scope) -> frozenset[int]:
-    """Ids that the user named, otherwise the environment's."""
+def _configured_ids(scope: Scope) -> frozenset[int]:
     if scope.named:
         return scope.ids
     try:
@@ -169,7 +169,7 @@ def configured_ids(scope: Scope) -> frozenset[int]:
 def take(scope: Scope) -> Snapshot:
     """Read limits, queues and processes."""
     here = own_places(scope)
-    ids = configured_ids(scope)
+    ids = _configured_ids(scope)
     engines = _engines()
     hidden = ""
     try:
@@ -198,7 +198,7 @@ def take(scope: Scope) -> Snapshot:
             found.append(queue)
     if scope.named:
         others, signals = [], []
-    return Snapshot(queues.kernel_limits(), found, others, signals, queues.hidden_limits(), hidden)
+    return Snapshot(queues.kernel_limits(), found, others, signals, queues.hidden_limits(), hidden, ids)
 
 
 def _known(scope: Scope, here: list[Place], ids: frozenset[int], engines: list[Flight]) -> list[QueueInfo]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
@@ -14,8 +15,8 @@ from ..fastdeploy.gate.contract import SERVED
 from ..fastdeploy.gate.seams import ASIDE_COST, SEAMS, text_of
 from ..fastdeploy.report import MARK
 from ..flight.files import temporary_folder
+from ..support.child_python import python_command
 from ..support.environment import DISABLE, FASTDEPLOY, KNOWN, is_on
-from ..support.subprocess_json import answer_of
 from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
 
@@ -63,15 +64,36 @@ def _holds_fastdeploy(tree: str) -> bool:
 
 
 def report() -> dict[str, Any]:
-    """The child process's report; raises as of `answer_of`.
+    """The child process's report: one line of JSON behind a mark, because FastDeploy may print, too.
 
-    FastDeploy makes these folders where it is imported, or writes into those of a service.
+    FastDeploy makes the folders here where it is imported, or writes into those of a service.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        If it takes too long.
+    ValueError
+        If it ends without an answer; the text contains its last line on standard error.
     """
     with tempfile.TemporaryDirectory(dir=temporary_folder(), ignore_cleanup_errors=True) as folder:
-        settings = dict.fromkeys(("FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"), folder)
-        return answer_of(
-            "fd_postproc.fastdeploy.report", mark=MARK, patience=_TRIAL_WAIT_S, settings=settings
+        child = subprocess.run(
+            python_command("fd_postproc.fastdeploy.report"),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TRIAL_WAIT_S,
+            env={**os.environ, **dict.fromkeys(("FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"), folder)},
+            stdin=subprocess.DEVNULL,
         )
+    for line in reversed(child.stdout.splitlines()):
+        if line.startswith(MARK):
+            answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
+            return answer
+    last = (child.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    status = child.returncode
+    if status < 0:
+        raise ValueError(f"signal {-status} ended the child process (9: dmesg, is memory short?): {last}")
+    raise ValueError(f"the child process ended with status {status}: {last}")
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:
@@ -148,7 +170,7 @@ def _left(seam: str, why: str) -> Finding:
 
 
 def _remedy(why: str) -> tuple[str, ...]:
-    """What helps: no newer fd_postproc knows a wrapper of the operator's own."""
+    """The remedy: no newer fd_postproc knows a wrapper of the operator's own."""
     is_changed = any(words in why for words in _CHANGED) and " has new code " not in why
     return _REMEDY_OF_CHANGED if is_changed else _REMEDY
 

@@ -1,4 +1,4 @@
-"""What went wrong, by a flight recorder's file.
+"""Finds what went wrong in a flight recorder's file.
 
 Each finding follows from one look: at an entry, at the last look at the queue, or at the file's end.  The
 reasons of the engine's `health` are given as it wrote them down at the time.
@@ -87,7 +87,7 @@ def findings_of_worker(worker: Picture, engine: Picture, of_engine: list[Finding
 
 
 def _health(p: Picture) -> Iterator[Finding]:
-    """Tell what the engine's health said."""
+    """Repeat what the engine's health said."""
     again = p.of(Kind.HEALTHY)
     for event in p.of(Kind.UNHEALTHY):
         reason, _, text = event.text.partition(": ")
@@ -229,7 +229,7 @@ def _works(p: Picture, since: float) -> bool:
 
 
 def _messages(p: Picture) -> Iterator[Finding]:
-    """Tell of messages that were refused, and of frames that are missing or came in another order."""
+    """Count messages that were refused, and frames that are missing or came in another order."""
     for event, count in _grouped(p, Kind.REFUSED):
         value, bound, index = event.numbers[:3]
         fault = MalformedMessage(p.flight.channel, event.text, value, bound, None if index < 0 else index)
@@ -248,7 +248,7 @@ def _messages(p: Picture) -> Iterator[Finding]:
 
 
 def _exceptions(p: Picture) -> Iterator[Finding]:
-    """Tell of what was lost to an exception, each text once, and of the way back to FastDeploy's code."""
+    """Name losses by an exception, each text once, and each fallback to FastDeploy's code."""
     for kind, (code, what) in _EXCEPTIONS.items():
         severity = WARNING if kind == Kind.FELL_BACK else ERROR
         for event, count in _grouped(p, kind):
@@ -265,7 +265,7 @@ def _grouped(p: Picture, kind: Kind) -> Iterator[tuple[Event, int]]:
 
 
 def _requests(p: Picture) -> Iterator[Finding]:
-    """Tell of requests without an end."""
+    """Count requests without an end."""
     left = p.of(Kind.LEFT)
     if left:
         text = f"{plural(len(left), 'request')} left without an end that the engine saw (aborted?)"

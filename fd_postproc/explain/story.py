@@ -36,7 +36,7 @@ class Story:
 
     @property
     def end(self) -> Event | None:
-        """Its end; None if there is none."""
+        """The request's end; None if there is none."""
         last = next((event for event in reversed(self.events) if event.kind != Kind.TEXT), None)
         return last if last is not None and last.kind in _ENDS else None
 
@@ -72,7 +72,7 @@ def story_of(picture: Picture, name: str) -> Story | None:
 
 
 def _within(step: StepEntry, begin: float, end: float) -> bool:
-    """Its first and last step are stamped when they are done, after its beginning and its end."""
+    """Whether a step belongs to a stay: a step is stamped when it is done, after the stay's begin or end."""
     began = step.at - step.build - step.put
     return began <= end and step.at >= begin
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -81,7 +81,7 @@ class Picture:
 
     @cached_property
     def stop(self) -> float | None:
-        """When the process's exit began, or its recorder was ended; None if neither is recorded."""
+        """The time when the process's exit began, or its recorder ended; None if neither is recorded."""
         return next((event.at for event in self.of(Kind.CLOSED)), None)
 
     @property
@@ -136,7 +136,7 @@ class Picture:
 
     @cached_property
     def absences(self) -> list[tuple[float, float]]:
-        """From when to when the engine wrote nothing, though it looks at the queue once a second.
+        """Times, begin and end, in which the engine wrote nothing, though it looks once a second.
 
         The last may go on: it ends now.  None is judged before the first look, or behind the end of the token
         thread, which takes the one that looks along.
@@ -187,7 +187,7 @@ class Picture:
         return [step for step in self.steps if step.at >= since]
 
     def rates(self) -> dict[str, float]:
-        """Of `lately`: steps and tokens a second, requests and tokens of a step, medians of stages."""
+        """Rates over the last ten seconds of steps: per second, per step, and medians of stages."""
         steps = self.lately
         if not steps:
             return {}
@@ -216,19 +216,12 @@ def with_slots(flight: Flight) -> Iterator[tuple[StepEntry, frozenset[int]]]:
 
 
 def latencies(engine: Flight, worker: Flight) -> list[float]:
-    """Seconds from the worker's call of the save op to the end of the step, for frames that both "
-    "files know."""
+    """Seconds from the worker's call of the save op to the end of the step, of frames in both files."""
     sent = {
-        event.numbers[0]: event.at - event.numbers[1] / 1e9
-        for event in events_of(worker)
-        if event.kind == Kind.SENT
+        event.numbers[0]: event.at - event.numbers[1] / 1e9 for event in Picture(worker, 0.0).of(Kind.SENT)
     }
     found = []
     for entry in engine.entries:
         if isinstance(entry, StepEntry) and entry.frame in sent and entry.at >= sent[entry.frame]:
             found.append(entry.at - sent[entry.frame])
     return found
-
-
-def events_of(flight: Flight) -> Iterable[Event]:
-    return (entry for entry in flight.entries if isinstance(entry, Event))

@@ -9,18 +9,18 @@ from hashlib import blake2b
 VERSION = 2  # of the check words
 MAGIC = b"\x89FDFLT\r\n"
 HEAD = struct.Struct("<8sIIQqqqqi12x16s32s")
-"""Of a file: magic, version, bytes of an entry, entries, process, Unix and monotonic time in ns, id and key
-of the queue; channel and side, and version of fd_postproc, as texts."""
+"""A file's head: magic, version, bytes of an entry, entries, process, Unix and monotonic time in ns, id and
+key of the queue; channel and side, and version of fd_postproc, as texts."""
 HEAD_SIZE, ENTRY_SIZE = 4096, 64
 BUSY_WORD = struct.Struct("<Q")
-"""At `BUSY_AT`: since when a step is in hand, monotonic ns, or 0."""
+"""Word at `BUSY_AT`: since when a step is in hand, monotonic ns, or 0."""
 BUSY_AT = 264
 BOOT_AT = 272
-"""Of the 16 bytes of the kernel's boot id: monotonic times of one boot compare; 0 in older files."""
+"""Place of the kernel's boot id, 16 bytes: monotonic times of one boot compare; 0 in older files."""
 NODE_AT, NODE_SIZE = 288, 48
-"""Of a text: the engine's role and rank where there are several; empty in older files."""
+"""Place of a text: the engine's role and rank where there are several; empty in older files."""
 NOTE_AT, NOTE_SIZE = 336, 600
-"""Of a text that stays as long as the process: why its worker has stopped using the save kernel."""
+"""Place of a text that stays as long as the process: why its worker no longer uses the save kernel."""
 
 STEP_BODY = struct.Struct("<QIIIfffHHI")
 """Number of the frame, bytes, rows, sum; seconds to receive, build and put; batch, results, sender."""
@@ -73,7 +73,7 @@ class Kind(IntEnum):
 
 
 class End(IntEnum):
-    """How a request ended."""
+    """A request's kind of end."""
 
     TOKEN = 0
     PREFILLED = 1  # it goes on in another instance

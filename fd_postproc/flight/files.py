@@ -103,7 +103,7 @@ def _opened(folder: str, make: bool = False) -> Iterator[int]:
 
 
 def _fault(folder: os.stat_result) -> str:
-    """What is wrong with a folder; empty if it can be used."""
+    """The fault of a folder; empty if it can be used."""
     if not stat.S_ISDIR(folder.st_mode):
         return "not a folder"
     if folder.st_uid != os.geteuid():
@@ -114,7 +114,7 @@ def _fault(folder: os.stat_result) -> str:
 
 
 def fault_of(folder: str, size: int) -> str:
-    """Why no file of a size can be made in a folder, which need not be there; nothing is made or removed."""
+    """Say why no file of a size can be made in a folder, which may be missing; nothing is made or removed."""
     try:
         found = os.lstat(folder)
     except FileNotFoundError:
@@ -251,7 +251,7 @@ def _file(name: str, where: int) -> Iterator[int]:
 
 
 def _age(name: str, where: int, boot: bytes) -> Run:
-    """When a file was made."""
+    """The age of a file, for sorting."""
     with contextlib.suppress(OSError, struct.error), _file(name, where) as file:
         head = os.pread(file, BOOT_AT + 16, 0)
         if any(boot) and head[BOOT_AT:] == boot:

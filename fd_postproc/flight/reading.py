@@ -10,8 +10,9 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from .._core import CHANNELS, _sound_entries
 from .codes import (
     BOOT_AT,
     BUSY_AT,
@@ -33,7 +34,6 @@ from .codes import (
 from .files import writer_of
 
 LONGEST_FILE = 1 << 30
-_CHANNELS = ("plain", "topk", "spec", "spec_topk")
 _DIALECTS = ("legacy", "packed", "compact", None)
 
 
@@ -154,7 +154,7 @@ def read(path: str, most: int | None = None) -> Flight:
     try:
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            raise IsADirectoryError(errno.EISDIR, "it is a folder: name a file in it", path)
         if not stat.S_ISREG(found.st_mode):
             raise FlightError(f"{path} is not a regular file")
         writer = writer_of(descriptor)
@@ -200,7 +200,7 @@ def _entries(data: bytes, n: int, most: int | None) -> tuple[list[Entry], int, i
     words = np.frombuffer(data, "<u8", n * ENTRY_SIZE // 8, HEAD_SIZE).reshape(n, ENTRY_SIZE // 8)
     numbers = words[:, 0]
     with np.errstate(over="ignore"):
-        whole = (_checks(words) == (words[:, 1] & 0xFFFFFFFF)) & (numbers % n == np.arange(n)) & (numbers > 0)
+        whole = np.frombuffer(_sound_entries(data, n), bool) & (numbers % n == np.arange(n)) & (numbers > 0)
         if not whole.any():
             broken = int((words != 0).any(axis=1).sum())
             return [], 0, min(broken, 1), max(broken - 1, 0)
@@ -212,27 +212,6 @@ def _entries(data: bytes, n: int, most: int | None) -> tuple[list[Entry], int, i
     places = places[np.argsort(numbers[places])][-most if most else 0 :]
     gone = max(int(newest) - n, 0)
     return _parsed(data, places.tolist(), numbers[places].tolist()), gone, int(torn), int(broken.sum()) - torn
-
-
-def _checks(words: Any) -> Any:
-    """The expected check words of entries, as `fdb_check` computes them."""
-    import numpy as np
-
-    h = np.zeros(len(words), np.uint64)
-    for k in range(words.shape[1]):
-        word = words[:, k] & np.uint64(0xFFFFFFFF << 32) if k == 1 else words[:, k]
-        h += _mixed(np.uint64((k + 1) * 0xD6E8FEB86659FD93 % 2**64), word)
-    h = _mixed(h, np.uint64(0x666C6967)) & np.uint64(0xFFFFFFFF)
-    h[h == 0] = 1
-    return h
-
-
-def _mixed(h: Any, words: Any) -> Any:
-    """The same mixing as `fdb_mixed`."""
-    import numpy as np
-
-    h = (h ^ words) * np.uint64(0x9E3779B97F4A7C15)
-    return h ^ h >> np.uint64(32)
 
 
 def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
@@ -267,7 +246,7 @@ def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
                 made.append(Live(when, frozenset(live)))
         elif kind == Kind.STEP:
             frame, length, rows, total, receive, build, put, batch, results, sender = STEP_BODY.unpack(body)
-            dialect, channel = _DIALECTS[flags & 3], _CHANNELS[flags >> 2 & 3]
+            dialect, channel = _DIALECTS[flags & 3], CHANNELS[flags >> 2 & 3]
             stages = (_seconds(receive), _seconds(build), _seconds(put))
             made.append(
                 StepEntry(

@@ -127,23 +127,24 @@ class Recorder:
     def ended(self, slot: int, name: str, tokens: int, how: End) -> None:
         """Record the end of a request."""
         if self.ring is not None:
-            self._take_seat(slot, name)
-            self._ended.add((slot, name))
+            self._leave_seat(slot, name)
             self.event(Kind.ENDED, slot, request_hash(name), tokens, how)
 
     def failed(self, slot: int, name: str, error: BaseException) -> None:
         """Record the end of a request by an error of ours."""
         if self.ring is not None:
-            self._take_seat(slot, name)
-            self._ended.add((slot, name))
+            self._leave_seat(slot, name)
             self.failure(Kind.FAILED, error, slot, request_hash(name))
 
     def let_go(self, kind: Kind, slot: int, name: str) -> None:
         """Record a release by the worker: `Kind.PREEMPTED` or `Kind.ABORTED`."""
         if self.ring is not None:
-            self._take_seat(slot, name)
-            self._ended.add((slot, name))
+            self._leave_seat(slot, name)
             self.event(kind, slot, request_hash(name))
+
+    def _leave_seat(self, slot: int, name: str) -> None:
+        self._take_seat(slot, name)
+        self._ended.add((slot, name))
 
     def _take_seat(self, slot: int, name: str) -> None:
         """Record a request's slot, which its previous request has left."""
@@ -160,7 +161,7 @@ class Recorder:
         self._ended.discard((slot, before or ""))
 
     def look(self, msqid: int, sender: int, tasks: Any, transfers: int, reader: int = 0) -> None:
-        """How the queue is, who sends, and which request is in which slot: about once a second.
+        """Record the queue's state, its sender, and the request of each slot: about once a second.
 
         `reader` is another process that has taken a message since the look before; 0: none was seen.
         """

@@ -312,7 +312,7 @@ static inline uint32_t fdb_sum_tokens(const fdb_ring *ring, uint64_t sum, const 
 
 #define FDB_LIVE_AGAIN 1024 /* steps after which the slots are written although they are the same */
 
-/* Tell which slots have tokens, if that is something else than before.  How many have. */
+/* Write which slots have tokens, if that is something else than before; return how many have. */
 static inline uint32_t fdb_live(fdb_ring *ring, const uint64_t *live, int32_t slots, int64_t now)
 {
     const int32_t words = (slots + 63) / 64;

@@ -49,6 +49,7 @@ cdef extern from "fd_postproc/headers/flight.h" nogil:
         uint8_t *memory
         uint64_t entries
 
+    uint32_t fdb_check(const uint64_t *words)
     void fdb_begin(fdb_ring *ring, void *memory, uint64_t size, const uint8_t *key)
     void fdb_set(fdb_ring *ring, int where, uint64_t value)
     void fdb_put(fdb_ring *ring, const fdb_entry *entry)

@@ -3,8 +3,8 @@
  * The one rule of sending: a message, or a frame in pieces, goes into a queue that may be full or removed, or
  * whose limit may have changed a moment ago.
  *
- * Two callers add what is theirs: after each slice of waiting, Sender (core/sender.pxi) checks for signals,
- * and the sender thread of the CUDA ring (cuda/ring_sender.h) whether it must give up.  No Python.
+ * Two callers add what is theirs after each slice of waiting: Sender (core/queue/sender.pxi) checks for
+ * signals, and the sender thread of the CUDA ring (cuda/ring_sender.h) whether it must give up.  No Python.
  */
 #ifndef FD_POSTPROC_LANE_H
 #define FD_POSTPROC_LANE_H

@@ -14,14 +14,14 @@ import time
 from collections import deque
 from typing import Any
 
-from .._core import DeviceInput, HostInput, environment_variable, host_flag
+from .._core import environment_variable, host_flag
 from ..core.layout import Channel, Layout
 from ..core.tensors import OnDevice, device_view
 from ..errors import CudaError, NotForKernel, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
 from ..queues import key_text
 from ..support.checks import seconds
 from ..support.environment import CUDA_BUFFERS, QUEUE_MODE
-from .arguments import Sizes, say
+from .arguments import Given, say
 from .environment import dialect_of, message_id
 from .proof import Comparison, Proof
 from .sent import sent
@@ -66,45 +66,25 @@ class DeviceSaves:
 
     # ---- Saving ----------------------------------------------------------------------------------------
 
-    def save(
-        self,
-        op: str,
-        given: dict[str, Any],
-        inputs: dict[str, HostInput | DeviceInput],
-        sizes: Sizes,
-        not_need_stop: Any,
-        layout: Layout,
-        flag: int,
-        skip_prefill: bool,
-    ) -> Comparison | bool:
+    def save(self, given: Given, not_need_stop: Any, tensors: list[Any]) -> Comparison | bool:
         """Save once from tensors of which at least one is on a CUDA device, if the kernel may be used.
 
         True: its message will be sent.  Otherwise the caller sends, and lets the comparison know what, if
-        there is one.
+        there is one.  The caller's `tensors` stay alive until the kernel has read them.
         """
-        proof, channel = self.proof, SAVE_OPS[op].channel
+        proof, channel = self.proof, SAVE_OPS[given[0]].channel
         if proof.why_off or not (proof.mode or proof.begin(channel)):
             return False
         try:
-            return self._save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
+            return self._save(given, not_need_stop, tensors)
         except (CudaError, NotForKernel) as error:
             if not proof.forgives(error, channel):
                 raise
             return False
 
-    def _save(
-        self,
-        op: str,
-        given: dict[str, Any],
-        inputs: dict[str, HostInput | DeviceInput],
-        sizes: Sizes,
-        not_need_stop: Any,
-        layout: Layout,
-        flag: int,
-        skip_prefill: bool,
-    ) -> Comparison | bool:
+    def _save(self, given: Given, not_need_stop: Any, tensors: list[Any]) -> Comparison | bool:
         goes_on, address = stop_flag(not_need_stop)
-        batch, width, rows, cols = sizes
+        op, inputs, batch, width, rows, cols, layout, flag, skip_prefill = given
         job = self._loaded().DeviceJob(op, inputs, cols, width, rows, SAVE_OPS[op].roles, address)
         stream = job.stream()
         self._raise_errors()
@@ -119,7 +99,7 @@ class DeviceSaves:
             skip_prefill=skip_prefill,
             stream=stream,
             records=self._records,
-            keep=(comparison, given, not_need_stop),  # alive until the message is sent
+            keep=(comparison, tensors, not_need_stop),  # alive until the message is sent
             kept=comparison and comparison.kept,
         )
         if refusal is not None:
@@ -186,7 +166,7 @@ class DeviceSaves:
         return self.extension
 
     def _leave(self) -> None:
-        """At exit: give saves in flight some time, and log the errors."""
+        """Give saves in flight some time at exit, and log the errors."""
         if self._left:
             return
         self._left = True

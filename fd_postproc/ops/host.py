@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .._core import DeviceInput, HostInput, Sender, environment_variable
+from .._core import Sender, environment_variable
 from ..core.layout import Channel, Dialect, Layout
 from ..errors import QueueRemoved, UnfitNumber
 from ..support.environment import QUEUE_MODE
-from .arguments import Sizes, say
+from .arguments import Given, say
 from .device import saves
 from .environment import dialect_of, message_id
 from .pool import Pool
@@ -24,17 +24,9 @@ def _sender(channel: Channel, dialect: Dialect, layout: Layout, service: int) ->
     return made
 
 
-def save(
-    op: str,
-    inputs: dict[str, HostInput | DeviceInput],
-    sizes: Sizes,
-    goes_on: bool,
-    layout: Layout,
-    flag: int,
-    skip_prefill: bool,
-) -> None:
+def save(given: Given, goes_on: bool) -> None:
     """Send a save op's tensors, which are all in host memory."""
-    batch, width, rows, cols = sizes
+    op, inputs, batch, width, rows, cols, layout, flag, skip_prefill = given
     channel = SAVE_OPS[op].channel
     ident = message_id()
     dialect, service = dialect_of(channel, batch, layout)

@@ -16,7 +16,7 @@ _MSGMNB = 256 << 20
 
 
 class Load(NamedTuple):
-    """What a step is expected to carry."""
+    """The expected size of a step."""
 
     batch: int = 256  # requests
     accepted: int = 2  # tokens of each, on channels with speculation
@@ -44,7 +44,7 @@ def example_step(channel: Channel, load: Load) -> Step:
 
 
 def need(channel: Channel, load: Load, layout: Layout) -> Need:
-    """What a channel needs for a load, by encoding such a step."""
+    """Measure what a channel needs for a load, by encoding such a step."""
     step = example_step(channel, load)
 
     def size(dialect: Dialect) -> int | None:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core import DeviceInput, HostInput, _op_message
+from .._core import _op_message
 from ..core.layout import Channel
 from ..errors import NotForKernel, Refusal, UnfitNumber
 from ..support.environment import CUDA
-from .arguments import Sizes
+from .arguments import Given
 from .environment import message_id
 
 log = logging.getLogger("fd_postproc")
@@ -27,7 +27,7 @@ log = logging.getLogger("fd_postproc")
 ENOUGH = 32
 """Equal messages of one kind of save after which the kernel's are sent."""
 ONE_IN = 1000
-"""Of so many saves after that, about one is compared."""
+"""Saves after that of which about one is compared."""
 _CAPTURES = range(900, 908)  # the driver's errors during captures: no fault of the kernel
 
 
@@ -53,15 +53,13 @@ class Comparison:
         self.error: Exception | None = None
         self.is_finished = False
 
-    def expect(
-        self, inputs: dict[str, HostInput | DeviceInput], sizes: Sizes, goes_on: bool, **how: Any
-    ) -> None:
+    def expect(self, given: Given, goes_on: bool) -> None:
         """Pack the message as the CPU does, from tensors in host memory; then compare."""
-        batch, width, rows, cols = sizes
+        op, inputs, batch, width, rows, cols, layout, flag, skip_prefill = given
         self.expected = _op_message(
-            self.op, inputs, batch, cols, width, rows,
+            op, inputs, batch, cols, width, rows, layout=layout, flag=flag, skip_prefill=skip_prefill,
             stop_flag=message_id() * (1 if goes_on else -1), dialect=self.lane.dialect, sealed=False,
-            **self.lane.identity, **how,
+            **self.lane.identity,
         )  # fmt: skip
         self.judge()
 
@@ -73,7 +71,7 @@ class Comparison:
 
 
 class Proof:
-    """What this process knows of the kernel.
+    """This process's knowledge of the kernel.
 
     Attributes
     ----------
@@ -106,7 +104,7 @@ class Proof:
         return True
 
     def comparison(self, extension: Any, lane: Any, job: Any, batch: int) -> Comparison | None:
-        """What this save is to be compared by; None if the kernel's message is sent."""
+        """The comparison that this save needs; None if the kernel's message is sent."""
         if self.mode == "1":
             return None
         kind = lane, job.forms, batch.bit_length()
@@ -171,7 +169,7 @@ class Proof:
 
 
 def _difference(one: Comparison) -> str:
-    """How the kernel's message differs from the CPU's; empty if it does not."""
+    """The difference between the kernel's message and the CPU's; empty if there is none."""
     if isinstance(one.expected, Refusal):
         return "" if isinstance(one.error, UnfitNumber) else f"the CPU refuses it ({one.expected.reason})"
     if one.error is not None:

@@ -8,7 +8,7 @@ from .._core import DeviceInput, host_flag, on_device, tensor_input
 from ..core.layout import GPU, Layout, checked_layout
 from ..core.tensors import ROLES, on_host
 from . import host
-from .arguments import check_flag, check_sizes, is_first
+from .arguments import Given, check_flag, check_sizes, is_first
 from .device import saves
 from .proof import Comparison
 from .table import SAVE_OPS
@@ -302,24 +302,24 @@ def _save(op: str, layout: Layout, *arguments: Any) -> None:
     skip_prefill = skip >= 0 and bool(arguments[skip])
     inputs = {role: tensor_input(arguments[at], name, ROLES[role]) for role, name, at in spec.tensors}
     sizes = check_sizes(op, inputs)
+    given: Given = (op, inputs, *sizes, layout, message_flag, skip_prefill)
     not_need_stop = arguments[stop]
     made: Comparison | bool = False
     if on_device(inputs):
-        given = {role: arguments[at] for role, _, at in spec.tensors}
         # The kernel comes before the copy, so that it finds the stream as busy as it will be later.
-        made = saves.save(op, given, inputs, sizes, not_need_stop, layout, message_flag, skip_prefill)
+        made = saves.save(given, not_need_stop, [arguments[at] for _, _, at in spec.tensors])
         if made is True:
             return
-        inputs = {
-            role: tensor_input(on_host(given[role], name), name, ROLES[role])
+        on_the_host = {
+            role: tensor_input(on_host(arguments[at], name), name, ROLES[role])
+            for role, name, at in spec.tensors
             if isinstance(inputs[role], DeviceInput)
-            else inputs[role]
-            for role, name, _ in spec.tensors
         }
+        given = (op, inputs | on_the_host, *sizes, layout, message_flag, skip_prefill)
         not_need_stop = on_host(not_need_stop, "not_need_stop")
     goes_on = host_flag(not_need_stop, "not_need_stop")
     try:
-        host.save(op, inputs, sizes, goes_on, layout, message_flag, skip_prefill)
+        host.save(given, goes_on)
     finally:
         if isinstance(made, Comparison):
-            made.expect(inputs, sizes, goes_on, layout=layout, flag=message_flag, skip_prefill=skip_prefill)
+            made.expect(given, goes_on)

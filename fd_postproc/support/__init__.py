@@ -1,1 +1,1 @@
-"""What library, plug-in and tools share: checks, environment variables, patience, facts of processes."""
+"""Shared by library, plug-in and tools: checks, environment variables, waits, facts of processes."""

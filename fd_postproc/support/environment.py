@@ -17,7 +17,7 @@ from typing import Any
 
 PREFIX = "FD_POSTPROC_"
 VARIABLES: dict[str, Variable] = {}
-"""By name, in the order of ``docs/environment.md``."""
+"""All variables by name, in the order of ``docs/environment.md``."""
 
 
 class Variable:

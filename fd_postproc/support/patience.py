@@ -1,4 +1,4 @@
-"""How long `TokenProcessor.health` and ``fd-postproc explain`` wait before they name a fault."""
+"""Waits of `TokenProcessor.health` and ``fd-postproc explain`` before they name a fault."""
 
 STEP_S = 4.5
 """Seconds after which a step in progress is stuck."""

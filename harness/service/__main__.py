@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,120 +213,56 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _keep(arguments: argparse.Namespace, rows: list[dict[str, Any]], table: str) -> int:
-    """Write rows where ``--json`` names a file, and print their table."""
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print(table)
-    return 0
+def _called(function: Callable[..., Any], arguments: argparse.Namespace, **more: Any) -> Any:
+    """Call a function with those of the command's arguments that it has by name."""
+    given = vars(arguments) | {"say": _say} | more
+    return function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
 
 
-def _measure(arguments: argparse.Namespace, folder: Path) -> int:
-    load = {
-        "requests": arguments.requests, "kinds": arguments.kind, "intervals": arguments.interval,
-        "seconds": arguments.seconds, "say": _say,
-    }  # fmt: skip
-    rows = measure.run(arguments.tree, folder, ways=arguments.way, **load)
-    if not arguments.nodes:
-        return _keep(arguments, rows, measure.table(rows))
-    decoding = measure.run(arguments.tree, folder, nodes=True, **load)
-    of_all = [{"service": "one engine", **row} for row in rows]
-    of_all += [{"service": "decode node", **row} for row in decoding]
-    text = f"One engine:\n\n{measure.table(rows)}\n\nDecode node:\n\n{measure.table(decoding)}"
-    return _keep(arguments, of_all, text)
+def _measured(arguments: argparse.Namespace, folder: Path) -> int:
+    """Rows of a module's `run`."""
+    return _kept(arguments, _called(arguments.of.run, arguments, folder=folder))
 
 
-def _streams(arguments: argparse.Namespace, folder: Path) -> int:
-    rows = streams.run(
-        arguments.tree, folder, streams=arguments.streams, kinds=arguments.kind,
-        intervals=arguments.interval, seconds=arguments.seconds, ways=arguments.way,
-        stream_intervals=arguments.stream_interval, say=_say,
-    )  # fmt: skip
-    return _keep(arguments, rows, streams.table(rows))
-
-
-def _thinking(arguments: argparse.Namespace, folder: Path) -> int:
-    rows = thinking.run(
-        arguments.tree, folder, parsers=arguments.parser, streams=arguments.streams, after=arguments.after,
-        interval=arguments.interval, seconds=arguments.seconds, servers=arguments.server, say=_say,
-    )  # fmt: skip
-    if not arguments.whole:
-        return _keep(arguments, rows, thinking.table(rows))
-    print(thinking.table(rows))
-    answers = thinking.whole(
-        arguments.tree, folder, parsers=arguments.parser, tokens=arguments.whole, say=_say
-    )
-    return _keep(arguments, rows + answers, thinking.table_of_whole(answers))
-
-
-def _rollouts(arguments: argparse.Namespace, folder: Path) -> int:
-    rows = rollouts.run(
-        arguments.tree, folder, streams=arguments.streams, tokens=arguments.tokens, every=arguments.every,
-        interval=arguments.interval, seconds=arguments.seconds,
-        say=_say,
-    )  # fmt: skip
-    return _keep(arguments, rows, rollouts.table(rows))
-
-
-def _load(arguments: argparse.Namespace, folder: Path) -> int:
-    rows = generators.run(
-        arguments.tree, folder, streams=arguments.streams, tokens=arguments.tokens, rounds=arguments.rounds,
-        interval=arguments.interval, say=_say,
-    )  # fmt: skip
-    return _keep(arguments, rows, generators.table(rows))
-
-
-def _soak(arguments: argparse.Namespace, folder: Path) -> int:
-    """Hours of traffic: a trend, a request that is left or an alarm is exit status 1."""
-    rows = soak.run(arguments.tree, folder, hours=arguments.hours, rest=arguments.rest, say=_say)
-    return _keep(arguments, rows, soak.text(rows)) or soak.failed(rows)
-
-
-def _pairs(arguments: argparse.Namespace, folder: Path) -> int:
-    """A prefill and a decode node: a difference, a hang or a side that is not active is exit status 1."""
+def _compared(arguments: argparse.Namespace, folder: Path) -> int:
+    """Rows of each channel, and of each further argument that a command is given several of."""
     rows = []
+    compare = getattr(arguments.of, "compare", None) or arguments.of.run
     for channel in arguments.channel:
-        for draft in (False, True) if channel == "spec_topk" and arguments.draft else (False,):
-            rows += pairs.compare(
-                arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft=draft,
-                ways=arguments.way, every_case=arguments.every_case,
-            )  # fmt: skip
-    return _keep(arguments, rows, pairs.table(rows)) or pairs.failed(rows)
-
-
-def _ranks(arguments: argparse.Namespace, folder: Path) -> int:
-    """Data parallel ranks: a difference or a hang is exit status 1."""
-    rows = []
-    for channel in arguments.channel:
-        rows += ranks.compare(
-            arguments.tree,
-            folder / channel,
-            channel,
-            workers=arguments.workers,
-            every_case=arguments.every_case,
-        )
-    return _keep(arguments, rows, ranks.table(rows)) or ranks.failed(rows)
-
-
-def _pair_faults(arguments: argparse.Namespace, folder: Path) -> int:
-    """Faults of a prefill and a decode node: exit status 1 as `pair_faults.failed` says."""
-    rows = []
-    for channel in arguments.channel:
-        for way in arguments.way:
-            place = folder / channel / way.replace("/", "-")
-            for row in pair_faults.run(arguments.tree, place, channel, way=way, only=arguments.only):
+        for more in arguments.each(arguments, channel):
+            place = folder.joinpath(channel, *(str(value).replace("/", "-") for value in more.values()))
+            for row in _called(compare, arguments, folder=place, channel=channel, **more):
                 _say(json.dumps(row))
                 rows.append(row)
-    return _keep(arguments, rows, pair_faults.table(rows)) or pair_faults.failed(rows)
+    return _kept(arguments, rows)
 
 
-def _wrapped(arguments: argparse.Namespace, folder: Path) -> int:
-    """Wrapped functions: a difference, a hang or a wrapper that nobody names is exit status 1."""
-    rows = []
-    for channel in arguments.channel:
-        for how in arguments.how:
-            rows += wrapped.compare(arguments.tree, folder / channel / how, channel, how, arguments.seam)
-    return _keep(arguments, rows, wrapped.table(rows)) or wrapped.failed(rows)
+def _kept(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
+    """Write rows where ``--json`` names a file, and print their table; 1 if `failed` says so."""
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(arguments.of.table(rows))
+    failed = getattr(arguments.of, "failed", None)
+    return int(failed is not None and failed(rows))
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0")
+    return seconds
+
+
+def _drafts(arguments: argparse.Namespace, channel: str) -> list[dict[str, Any]]:
+    """Without draft log-probabilities, and with them where they are asked for."""
+    drafts = (False, True) if channel == "spec_topk" and arguments.draft else (False,)
+    return [{"draft": draft} for draft in drafts]
+
+
+_NODES = "plug-in on prefill/decode node"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -378,84 +316,94 @@ def _parser() -> argparse.ArgumentParser:
         "pairs", help="a prefill and a decode node behind FastDeploy's router, plug-in on none, both, one"
     )
     paired.add_argument("--draft", action="store_true", help="also draft logprobs (channel spec_topk)")
+    paired.add_argument(
+        "--way", dest="ways", choices=pairs.WAYS, nargs="+", default=list(pairs.WAYS), help=_NODES
+    )
+    paired.set_defaults(of=pairs, each=_drafts)
     of_ranks = commands.add_parser("ranks", help="two data parallel ranks at once, plug-in off and on")
     of_ranks.add_argument("--workers", type=int, default=2, help="API processes of each rank")
+    of_ranks.set_defaults(of=ranks, each=lambda arguments, channel: [{}])
+    for command in paired, of_ranks:
+        command.add_argument("--every-case", action="store_true", help="all cases, not a dozen")
     broken = commands.add_parser(
         "pair-faults", help="prefill and decode node: slow and failing transfers, no blocks, deaths"
     )
     broken.add_argument("--only", choices=pair_faults.FAULTS, nargs="+", default=list(pair_faults.FAULTS))
-    traced = commands.add_parser("wrapped", help="functions that somebody has wrapped: answers and calls")
+    broken.add_argument("--way", choices=pairs.WAYS, nargs="+", default=["off/off", "on/on"], help=_NODES)
+    broken.set_defaults(
+        of=pair_faults, each=lambda arguments, channel: [{"way": way} for way in arguments.way]
+    )
+    traced = commands.add_parser("wrapped", help="functions that an operator has wrapped: answers and calls")
     traced.add_argument("--how", choices=wrapped.WAYS, nargs="+", default=list(wrapped.WAYS))
     traced.add_argument(
-        "--seam", choices=[wrapped.ALL, *wrapped.SEAMS], nargs="+", default=[wrapped.ALL], metavar="NAME",
+        "--seam", dest="seams", choices=[wrapped.ALL, *wrapped.SEAMS], nargs="+", default=[wrapped.ALL],
+        metavar="NAME",
         help="one run for each: its functions are wrapped; default: those of all seams at once",
     )  # fmt: skip
-    for command, ways, function in (
-        (paired, list(pairs.WAYS), _pairs),
-        (traced, [], _wrapped),
-        (of_ranks, [], _ranks),
-        (broken, ["off/off", "on/on"], _pair_faults),
-    ):
-        if ways:
-            command.add_argument(
-                "--way", choices=pairs.WAYS, nargs="+", default=ways, help="plug-in on prefill/decode node"
-            )
-        if command not in (broken, traced):
-            command.add_argument("--every-case", action="store_true", help="all cases, not a dozen")
-        command.set_defaults(run=function)
+    traced.set_defaults(of=wrapped, each=lambda arguments, channel: [{"how": how} for how in arguments.how])
+    for command in paired, of_ranks, broken, traced:
+        command.set_defaults(run=_compared)
     for command in serve, asked, wrong, paired, of_ranks, broken, traced:
         command.add_argument("--channel", choices=CHANNELS, nargs="+", default=list(CHANNELS))
     timed = commands.add_parser("measure", help="CPU of a step, thread by thread")
     timed.add_argument("--requests", type=int, nargs="+", default=[1, 32, 128, 256])
-    timed.add_argument("--kind", choices=measure.KINDS, nargs="+", default=list(measure.KINDS))
-    timed.add_argument("--interval", type=float, nargs="+", default=[0.1, 0.0], help="seconds between steps")
     timed.add_argument("--nodes", action="store_true", help="then also a decode node behind a prefill node")
-    timed.set_defaults(run=_measure)
+    timed.set_defaults(of=measure)
     served = commands.add_parser(
         "streams",
         help="tokens a second, chunk to chunk, CPU: one API process with it, one and four without",
     )
     served.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256, 512])
-    served.add_argument("--kind", choices=measure.KINDS, nargs="+", default=["21 columns"])
     served.add_argument(
-        "--interval", type=float, nargs="+", default=[0.025],
-        help="seconds between steps, at least; the longest first, until the server is behind",
-    )  # fmt: skip
-    served.add_argument(
-        "--stream-interval", nargs="+", default=[], metavar="TOKENS[,MS]",
+        "--stream-interval", dest="stream_intervals", nargs="+", default=[], metavar="TOKENS[,MS]",
         help="one API process of the plug-in, with each of these as FD_POSTPROC_STREAM_INTERVAL, 0 for off",
     )  # fmt: skip
-    served.set_defaults(run=_streams)
-    for command in timed, served:
+    served.set_defaults(of=streams)
+    for command, kinds, intervals in (
+        (timed, list(measure.KINDS), [0.1, 0.0]), (served, ["21 columns"], [0.025])
+    ):  # fmt: skip
+        command.add_argument("--kind", dest="kinds", choices=measure.KINDS, nargs="+", default=kinds)
         command.add_argument(
-            "--way", choices=measure.WAYS, nargs="+", default=["off", "on"],
+            "--interval", dest="intervals", type=_interval, nargs="+", default=intervals,
+            help="seconds between steps; streams: the longest first, until the server is behind",
+        )  # fmt: skip
+        command.add_argument(
+            "--way", dest="ways", choices=measure.WAYS, nargs="+", default=["off", "on"],
             help="without the plug-in, and with it",
         )  # fmt: skip
     thinks = commands.add_parser("thinking", help="long answers with a reasoning parser and without")
-    thinks.add_argument("--parser", choices=thinking.PARSERS, nargs="+", default=list(thinking.PARSERS))
+    known = list(thinking.PARSERS)
+    thinks.add_argument("--parser", dest="parsers", choices=known, nargs="+", default=known)
     thinks.add_argument("--streams", type=int, nargs="*", default=[64])
     thinks.add_argument("--after", type=int, nargs="+", default=[500, 8000], help="tokens of each answer")
-    thinks.add_argument("--server", choices=thinking.SERVERS, nargs="+", default=list(thinking.SERVERS))
-    thinks.add_argument("--whole", type=int, metavar="TOKENS", help="also answers that are not streamed")
-    thinks.set_defaults(run=_thinking)
+    servers = list(thinking.SERVERS)
+    thinks.add_argument("--server", dest="servers", choices=servers, nargs="+", default=servers)
+    thinks.add_argument(
+        "--whole", dest="tokens", type=int, metavar="TOKENS", help="also answers that are not streamed"
+    )
+    thinks.set_defaults(of=thinking)
     rolled = commands.add_parser("rollouts", help="answers with routed experts beside streams")
     rolled.add_argument("--streams", type=int, default=64)
     rolled.add_argument("--tokens", type=int, default=8000, help="of an answer's prompt and text")
     rolled.add_argument("--every", type=float, default=2.0, help="seconds from an answer to the next")
-    rolled.set_defaults(run=_rollouts)
+    rolled.set_defaults(of=rollouts)
     soaked = commands.add_parser("soak", help="hours of mixed traffic, plug-in off and on: what grows")
     soaked.add_argument("--hours", type=float, default=1 / 6, help="after five minutes that do not count")
     soaked.add_argument("--rest", type=float, default=1.0, help="seconds from eight requests to the next")
-    soaked.set_defaults(run=_soak)
+    soaked.set_defaults(of=soak)
     loaded = commands.add_parser("load", help="what aiperf and evalscope measure, plug-in off and on")
     loaded.add_argument("--streams", type=int, default=64)
     loaded.add_argument("--tokens", type=int, default=200, help="of each answer")
     loaded.add_argument("--rounds", type=int, default=2)
-    loaded.set_defaults(run=_load)
+    loaded.set_defaults(of=generators)
     for command in thinks, rolled, loaded:
-        command.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
+        command.add_argument(
+            "--interval", type=_interval, default=0.1, help="seconds between steps, at least"
+        )
     for command, seconds in (timed, 5.0), (served, 8.0), (thinks, 8.0), (rolled, 30.0):
         command.add_argument("--seconds", type=float, default=seconds, help="of each measurement")
+    for command in timed, served, thinks, rolled, soaked, loaded:
+        command.set_defaults(run=_measured)
     for command in paired, traced, of_ranks, broken, timed, served, thinks, rolled, soaked, loaded:
         command.add_argument("--json", type=Path, help="also write this file")
     for command in commands.choices.values():

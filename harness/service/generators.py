@@ -14,6 +14,7 @@ from typing import Any
 from .measure import ENVIRONMENT, KINDS, WAYS, settle
 from .namespace import RAISED, Namespace
 from .server import Service
+from .tables import markdown
 
 PACKAGES = {"aiperf": "aiperf==0.13.0", "evalscope": "evalscope[perf]==1.14.1"}
 KIND = "21 columns"
@@ -126,14 +127,16 @@ def run(
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each run."""
+    """A line for each run."""
+    heads = (
+        "generator | server | >first token, p50 | >p99 | >a token, p50 | >p99 | >requests a second | >load"
+    )
     lines = [
-        "| generator | server | first token, p50 | p99 | a token, p50 | p99 | requests a second | load |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        times = [f"{row[name]:,.0f} ms" for name in row if name.endswith((" p50", " p99"))]
-        server = "fd_postproc" if WAYS[row["way"]] else "FastDeploy"
-        cells = [row["generator"], server, *times, f"{row['requests a second']:.2f}", f"{row['load']:.0f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        (
+            row["generator"], "fd_postproc" if WAYS[row["way"]] else "FastDeploy",
+            *(f"{row[name]:,.0f} ms" for name in row if name.endswith((" p50", " p99"))),
+            f"{row['requests a second']:.2f}", f"{row['load']:.0f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return markdown(heads, lines)

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import aiohttp
 import numpy as np
 
-from .cases import gauge
 from .counters import SPRINT, Counters
 from .distributed import Nodes
 from .namespace import RAISED, Namespace
 from .server import Service
+from .tables import markdown
 
 LEAST = 20
 """Steps, below which a measurement goes on for up to four times as long."""
@@ -120,7 +120,7 @@ def measure(
             ours.send("measure")
             if not ours.poll(START) or ours.recv() != "measuring":
                 raise TimeoutError(f"no first chunk for every client within {START} s")
-            told, asked = _stages(service), _waits(service)[0]
+            asked = _waits(service)[0]
             before, steps, start = _clocks(service), _received(service, worker), time.monotonic()
             time.sleep(seconds)
             while _received(service, worker) < steps + least and time.monotonic() < start + 4 * seconds:
@@ -129,7 +129,7 @@ def measure(
             live = worker.read()[1]
             ours.send("stop")
             times = ours.recv()
-        stages = _since(told, _stages(service)) | _waited(service, asked)
+        waited = _waited(service, asked)
     finally:
         worker.pace(-2)
         clients.terminate()
@@ -149,8 +149,7 @@ def measure(
         **{f"{name} ms": value for name, value in sorted(spent.items())},
         "API server us a chunk": spent["API server"] * count * 1000 / max(chunks, 1),
         "engine ms": engine,
-        "engine without schedule ms": engine - spent.get("schedule", 0),
-        **stages,
+        **waited,
         **times,
     }
 
@@ -166,30 +165,6 @@ def _clocks(service: Service) -> dict[str, float]:
         found[kind] = found.get(kind, 0.0) + spent
     found["API server"] = api_clock(service)
     return found
-
-
-_STAGES = ("receive", "wait", "build", "put")
-
-
-def _stages(service: Service) -> dict[str, float]:
-    """The plug-in's own totals, as its engine last told them (every 5 s)."""
-    found = {}
-    for name in ("steps", *(f"{stage}_seconds" for stage in _STAGES)):
-        value = gauge(service.metrics(), f"fd_postproc_{name}_total")
-        if value is not None:
-            found[name] = value
-    return found
-
-
-def _since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Wall-clock microseconds a step of each stage of the token thread; nothing without the plug-in."""
-    steps = after.get("steps", 0) - before.get("steps", 0)
-    if steps <= 0:
-        return {}
-    return {
-        f"{stage} us": (after[f"{stage}_seconds"] - before[f"{stage}_seconds"]) / steps * 1e6
-        for stage in _STAGES
-    }
 
 
 def _waits(service: Service) -> tuple[int, np.ndarray[Any, np.dtype[np.float32]]]:
@@ -335,18 +310,18 @@ def run(
 ) -> list[dict[str, Any]]:
     """Measure everything: each of `WAYS` that is asked for takes its turn at each load.
 
-    `nodes`: of a decode node, behind one prefill node of FastDeploy's own.
+    `nodes`: then also of a decode node, behind one prefill node of FastDeploy's own.
     """
     rows = []
-    begin = _nodes if nodes else _services
-    for kind in kinds:
+    services = {"one engine": _services, **({"decode node": _nodes} if nodes else {})}
+    for (name, begin), kind in itertools.product(services.items(), kinds):
         with contextlib.ExitStack() as stack:
             asked = begin(stack, tree, folder / kind.replace(" ", ""), kind, ways)
             for interval, count, way in itertools.product(intervals, requests, ways):
                 with asked(way) as (service, url):
                     with contextlib.suppress(TimeoutError):
                         row = measure(service, Load(count, kind, interval), seconds=seconds, url=url)
-                        rows.append({"plug-in": WAYS[way], **row})
+                        rows.append({"service": name, "plug-in": WAYS[way], **row})
                         say(json.dumps(rows[-1]))
                     settle(service)
     return rows
@@ -402,30 +377,30 @@ def settle(service: Service, seconds: float = 90) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each load, the ways to serve beside each other."""
-    lines = [
-        "| requests, columns | between steps | token thread | sender | schedule | other | engine |"
-        " task queue's manager | worker's wait, us, p50 | p99 |"
-        " steps a second | API server | API server, us a chunk | chunk to chunk, p50 | p99 |",
-        "|---|" + "---:|" * 14,
-    ]
-    loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
-    order = list(KINDS)
+    """A line for each service and load, the ways to serve beside each other."""
+    heads = (
+        "service | requests, columns | between steps | >token thread | >sender | >schedule | >other "
+        "| >engine | >task queue's manager | >worker's wait, us, p50 | >p99 | >steps a second | >API server "
+        "| >API server, us a chunk | >chunk to chunk, p50 | >p99"
+    )
+    names = (
+        *(f"{name} ms" for name in ("token", "sender", "schedule", "other", "engine", "manager")),
+        *("worker's wait p50 us", "worker's wait p99 us", "steps a second", "API server ms"),
+        *("API server us a chunk", "chunk p50 ms", "chunk p99 ms"),
+    )
+
+    def load_of(row: dict[str, Any]) -> tuple[str, float, int, int]:
+        return row["service"], row["interval"], list(KINDS).index(row["kind"]), row["requests"]
+
     ways = [plug_in for plug_in in WAYS.values() if any(row["plug-in"] is plug_in for row in rows)]
-    for requests, kind, interval in sorted(loads, key=lambda load: (load[2], order.index(load[1]), load[0])):
-        load = requests, kind, interval
-        found = {
-            row["plug-in"]: row for row in rows if (row["requests"], row["kind"], row["interval"]) == load
-        }
-        cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
-        for name in (
-            "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "manager ms",
-            "worker's wait p50 us", "worker's wait p99 us", "steps a second",
-            "API server ms", "API server us a chunk", "chunk p50 ms", "chunk p99 ms",
-        ):  # fmt: skip
-            cells.append(" / ".join(_number(found.get(way, {}).get(name)) for way in ways))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    lines = []
+    for load, group in itertools.groupby(sorted(rows, key=load_of), load_of):
+        found = {row["plug-in"]: row for row in group}
+        service, interval, kind, requests = load
+        pace = f"{interval * 1000:.0f} ms" if interval else "none"
+        cells = [" / ".join(_number(found.get(way, {}).get(name)) for way in ways) for name in names]
+        lines.append((service, f"{requests}, {list(KINDS)[kind]}", pace, *cells))
+    return markdown(heads, lines)
 
 
 def _number(value: float | None) -> str:

@@ -44,11 +44,16 @@ class Namespace:
         """A command that runs the one after it in here."""
         return ["nsenter", f"--ipc={self._path}", "--"]
 
-    def waiting(self) -> int:
-        """How many messages wait in its queues."""
+    def queues(self) -> dict[int, tuple[int, int]]:
+        """Its queues by key: bytes and messages that wait."""
         command = [*self.enter, "cat", "/proc/sysvipc/msg"]
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-        return sum(int(line.split()[4]) for line in listed[1:])
+        rows = (list(map(int, line.split())) for line in listed[1:])
+        return {key: (waiting, messages) for key, _, _, waiting, messages, *_ in rows}
+
+    def waiting(self) -> int:
+        """How many messages wait in its queues."""
+        return sum(messages for _, messages in self.queues().values())
 
     def close(self) -> None:
         """It cannot be entered any more; its queues go with the last process in it."""

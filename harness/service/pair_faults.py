@@ -15,6 +15,7 @@ from .faults import simple
 from .namespace import RAISED, Namespace
 from .pairs import WAYS
 from .server import UNMENDED
+from .tables import markdown, with_details
 
 PATIENCE = 40.0
 """Seconds after which a client that got nothing is said to hang."""
@@ -192,15 +193,15 @@ def waiting(pair: Pair) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows of `run` for people."""
+    heads = "channel | prefill/decode | fault | clients | >then differ | >hang | quiet | >still reserved"
     lines = [
-        f"| {row['channel']} | {row['way']} | {row['fault']} | {_counted(row['clients'])} | "
-        f"{len(row['differences'])} | {len(row['hangs'])} | {'yes' if row['quiet'] else 'no'} | "
-        f"{row['reserved']:.0f} |"
+        (
+            row["channel"], row["way"], row["fault"], _counted(row["clients"]), len(row["differences"]),
+            len(row["hangs"]), "yes" if row["quiet"] else "no", f"{row['reserved']:.0f}",
+        )
         for row in rows
-    ]
-    head = "| channel | prefill/decode | fault | clients | then differ | hang | quiet | still reserved |"
-    found = [f"{row['way']}, {row['fault']}: {line}" for row in rows for line in row["differences"]]
-    return "\n".join([head, "|---|---|---|---|---:|---:|---|---:|", *lines, *found])
+    ]  # fmt: skip
+    return with_details(markdown(heads, lines), ((f"{row['way']}, {row['fault']}", row) for row in rows))
 
 
 def _counted(clients: dict[str, str]) -> str:

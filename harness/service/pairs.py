@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from .cases import Case
 from .distributed import Nodes
 from .namespace import RAISED, Namespace
 from .server import UNMENDED
+from .tables import markdown, with_details
 
 WAYS = {
     "off/off": (False, False),
@@ -49,7 +51,7 @@ def compare(
     channel: str,
     *,
     draft: bool = False,
-    ways: list[str] | None = None,
+    ways: Sequence[str] = tuple(WAYS),
     every_case: bool = False,
 ) -> list[dict[str, Any]]:
     """One row for each way: its cases, hangs, and differences from the first way.
@@ -57,7 +59,6 @@ def compare(
     With draft log-probabilities a decode node of FastDeploy's own loses tokens, so all answers are held
     against those of "on/on", and "off/off" is not asked.
     """
-    ways = list(ways or WAYS)
     if draft:
         ways = ["on/on", *(way for way in ways if way in ("on/on", "off/on"))]
     wanted = cases.cases(channel, draft=draft) if every_case else few(channel, draft=draft)
@@ -101,14 +102,15 @@ def sides(nodes: Nodes, way: str) -> list[str]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows of `compare` for people."""
-    head = "| channel | prefill/decode | cases | differ | hang | dropped by FastDeploy's API | sides |\n"
+    heads = "channel | prefill/decode | >cases | >differ | >hang | >dropped by FastDeploy's API | sides"
     lines = [
-        f"| {row['channel']}{' draft' * row['draft']} | {row['way']} | {row['cases']} | "
-        f"{len(row['differences'])} | {len(row['hangs'])} | {row['dropped']} | {'; '.join(row['sides'])} |"
+        (
+            f"{row['channel']}{' draft' * row['draft']}", row["way"], row["cases"], len(row["differences"]),
+            len(row["hangs"]), row["dropped"], "; ".join(row["sides"]),
+        )
         for row in rows
-    ]
-    found = [f"{row['way']}: {line}" for row in rows for line in (*row["hangs"], *row["differences"])]
-    return "\n".join([head + "|---|---|---:|---:|---:|---:|---|", *lines, *found])
+    ]  # fmt: skip
+    return with_details(markdown(heads, lines), ((row["way"], row) for row in rows))
 
 
 def failed(rows: list[dict[str, Any]]) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from fd_postproc.queues import CHANNEL_PATHS, key_text, locate
 
 from . import cases
 from .namespace import Namespace
 from .pairs import few
 from .server import UNMENDED, Service, running
+from .tables import markdown, with_details
 
 RANKS = 2
 
@@ -55,29 +56,23 @@ def asked(service: Service, wanted: list[cases.Case]) -> list[dict[str, Any]]:
 
 def channel_keys(service: Service, namespace: Namespace, channel: str) -> list[str]:
     """Each rank's queue: its key, and the bytes that wait in it."""
-    program = (
-        "import sys; from fd_postproc import queues\n"
-        "there = {line.split()[0]: line.split()[3] for line in open('/proc/sysvipc/msg').readlines()[1:]}\n"
-        "for number in sys.argv[2:]:\n"
-        "    key = queues.locate(sys.argv[1], int(number))\n"
-        "    print(f'{key & 0xFFFFFFFF:#010x}', there.get(str(key), 'none'))"
-    )
-    numbers = [str(service.port("tasks", rank)) for rank in range(service.ranks)]
-    command = [*namespace.enter, sys.executable, "-c", program, channel, *numbers]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=service.folder).stdout
-    return said.splitlines()
+    path = str(service.folder) if CHANNEL_PATHS[channel] == "./" else None
+    ids = [service.port("tasks", rank) for rank in range(service.ranks)]
+    keys, there = [locate(channel, one, path=path) for one in ids], namespace.queues()
+    return [f"{key_text(key)} {there[key][0] if key in there else 'none'}" for key in keys]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows of `compare` for people."""
+    heads = "channel | plug-in | >rank | >cases | >differ | >hang | queue, bytes in it | on its metrics page"
     lines = [
-        f"| {row['channel']} | {row['plug-in']} | {row['rank']} | {row['cases']} | "
-        f"{len(row['differences'])} | {len(row['hangs'])} | {row['queue']} | {'; '.join(row['active'])} |"
+        (
+            row["channel"], row["plug-in"], row["rank"], row["cases"], len(row["differences"]),
+            len(row["hangs"]), row["queue"], "; ".join(row["active"]),
+        )
         for row in rows
-    ]
-    head = "| channel | plug-in | rank | cases | differ | hang | queue, bytes in it | on its metrics page |"
-    found = [f"rank {row['rank']}: {line}" for row in rows for line in (*row["hangs"], *row["differences"])]
-    return "\n".join([head, "|---|---|---:|---:|---:|---:|---|---|", *lines, *found])
+    ]  # fmt: skip
+    return with_details(markdown(heads, lines), ((f"rank {row['rank']}", row) for row in rows))
 
 
 def failed(rows: list[dict[str, Any]]) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from .measure import ACCEPTED, Load, measure, settle
 from .server import Service, running
+from .tables import markdown
 from .thinking import SERVERS
 
 SHAPE = 46, 8
@@ -143,21 +144,23 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any]) -> Iterator[by
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each server and what goes on beside its streams."""
-    lines = [
-        "| server | beside | answers | chunk to chunk, p50 | p99 | API server | engine |"
-        " an answer | memory: before, most, after | load |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    """A line for each server and what goes on beside its streams."""
+    heads = (
+        "server | beside | >answers | >chunk to chunk, p50 | >p99 | >API server | >engine | >an answer "
+        "| >memory: before, most, after | >load"
+    )
+    lines = []
     for row in rows:
         spent = [row[f"{name} ms"] * row["steps"] / row["seconds"] for name in ("API server", "engine")]
-        cells = [
-            row["server"], row["beside"], str(row["answers"]), f"{row['chunk p50 ms']:.0f} ms",
-            f"{row['chunk p99 ms']:.0f} ms", *(f"{value:.0f} ms/s" for value in spent), _of_one(row, rows),
-            ", ".join(f"{value:.0f}" for value in row["API server MB"]), f"{row['load average']:.0f}",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(
+            (
+                row["server"], row["beside"], row["answers"], f"{row['chunk p50 ms']:.0f} ms",
+                f"{row['chunk p99 ms']:.0f} ms", *(f"{value:.0f} ms/s" for value in spent),
+                _of_one(row, rows), ", ".join(f"{value:.0f}" for value in row["API server MB"]),
+                f"{row['load average']:.0f}",
+            )
+        )  # fmt: skip
+    return markdown(heads, lines)
 
 
 def _of_one(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from .measure import WAYS
 from .namespace import RAISED, Namespace
 from .reading import memory, stalled
 from .server import Service
+from .tables import markdown
 from .thinking import PARSERS, calls
 
 WARM = 5
@@ -121,7 +122,7 @@ def growth(rows: list[dict[str, Any]], way: str, what: str, of: str) -> float:
     return 60 * statistics.median((y - b) / (x - a) for (a, b), (x, y) in itertools.combinations(seen, 2))
 
 
-def table(rows: list[dict[str, Any]]) -> list[tuple[str, str, float, float, bool]]:
+def trends(rows: list[dict[str, Any]]) -> list[tuple[str, str, float, float, bool]]:
     """What is counted, of whom, its growth in an hour: FastDeploy's, the plug-in's; whether it is a trend."""
     hours = (max(row.get("minute", 0) for row in rows) - WARM) / 60
     found = []
@@ -132,17 +133,18 @@ def table(rows: list[dict[str, Any]]) -> list[tuple[str, str, float, float, bool
     return found
 
 
-def text(rows: list[dict[str, Any]]) -> str:
-    """Markdown; of tables only those that grow or shrink."""
-    lines = ["| in an hour | FastDeploy | fd_postproc | |", "|---|---:|---:|---|"]
-    for what, of, off, on, grows in table(rows):
-        if what != "entries" or on:
-            lines.append(f"| {what}, {of} | {off:+.0f} | {on:+.0f} | {'TREND' * grows} |")
-    return "\n".join(lines)
+def table(rows: list[dict[str, Any]]) -> str:
+    """A line for each number; of the plug-in's tables only those that grow or shrink."""
+    lines = [
+        (f"{what}, {of}", f"{off:+.0f}", f"{on:+.0f}", "TREND" * grows)
+        for what, of, off, on, grows in trends(rows)
+        if what != "entries" or on
+    ]
+    return markdown("in an hour | >FastDeploy | >fd_postproc |", lines)
 
 
 def failed(rows: list[dict[str, Any]]) -> int:
     """1 if something grows, or in the end a request is left, or the plug-in has an alarm."""
     ends = [row for row in rows if "quiet" in row]
     wrong = any(row["alarms"] or not row["quiet"] for row in ends if row["way"] == "on")
-    return int(wrong or any(grows for *_, grows in table(rows)))
+    return int(wrong or any(grows for *_, grows in trends(rows)))

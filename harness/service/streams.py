@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from .measure import ACCEPTED, KINDS, WAYS, Load, measure, settle
 from .server import running
+from .tables import markdown
 
 
 class Server(NamedTuple):
@@ -93,13 +94,13 @@ def is_saturated(row: dict[str, Any]) -> bool:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each load and server."""
-    lines = [
-        "| streams, columns | between steps | server | tokens a second | chunk to chunk, p50 | p99 |"
-        " CPU a token: API server | engine | both | load average |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    """A line for each load and server."""
+    heads = (
+        "streams, columns | >between steps | server | >tokens a second | >chunk to chunk, p50 | >p99 "
+        "| >CPU a token: API server | >engine | >both | >load average"
+    )
     names = list(dict.fromkeys([server.name for server in SERVERS] + [row["server"] for row in rows]))
+    lines = []
     for row in sorted(
         rows, key=lambda row: (row["kind"], row["requests"], -row["interval"], names.index(row["server"]))
     ):
@@ -107,11 +108,12 @@ def table(rows: list[dict[str, Any]]) -> str:
         api, engine = (
             row[name] * row["steps"] * 1000 / max(tokens, 1) for name in ("API server ms", "engine ms")
         )
-        cells = [
-            f"{row['requests']}, {row['kind']}", f"{row['interval'] * 1000:.0f} ms", row["server"],
-            f"{row['tokens a second']:,.0f}",
-            *(f"{row[name]:.0f} ms" if name in row else "-" for name in ("chunk p50 ms", "chunk p99 ms")),
-            *(f"{value:.0f} us" for value in (api, engine, api + engine)), f"{row['load average']:.0f}",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(
+            (
+                f"{row['requests']}, {row['kind']}", f"{row['interval'] * 1000:.0f} ms", row["server"],
+                f"{row['tokens a second']:,.0f}",
+                *(f"{row[name]:.0f} ms" if name in row else "-" for name in ("chunk p50 ms", "chunk p99 ms")),
+                *(f"{value:.0f} us" for value in (api, engine, api + engine)), f"{row['load average']:.0f}",
+            )
+        )  # fmt: skip
+    return markdown(heads, lines)

@@ -16,6 +16,7 @@ from .cases import tidy
 from .counters import Counters
 from .measure import ACCEPTED, KINDS, Load, api_clock, measure, settle
 from .server import Service, running
+from .tables import markdown
 
 PARSERS = {
     "no parser": ("", ""),
@@ -26,7 +27,6 @@ PARSERS = {
 SERVERS = {"FastDeploy": False, "fd_postproc": True}
 THINKS = {0: "<think>"}
 """Of streams: they are in the reasoning when they are measured."""
-WHOLE = 32_000
 
 
 def calls(tokens: int) -> dict[int, str]:
@@ -52,9 +52,13 @@ def run(
     interval: float,
     seconds: float,
     servers: list[str],
+    tokens: int | None = None,
     say: Any = print,
 ) -> list[dict[str, Any]]:
-    """Measure streams everywhere: one server at a time, since an idle one polls, too."""
+    """Measure streams everywhere: one server at a time, since an idle one polls, too.
+
+    Then answers of so many `tokens` that are not streamed, where they are asked for.
+    """
     rows = []
     for parser in parsers:
         for name in servers:
@@ -68,11 +72,11 @@ def run(
                             rows.append({"server": name, "parser": parser, **row})
                             say(json.dumps(rows[-1]))
                         settle(service)
-    return rows
+    return rows + (whole(tree, folder, parsers=parsers, tokens=tokens, say=say) if tokens else [])
 
 
 def whole(
-    tree: Path, folder: Path, *, parsers: list[str], tokens: int = WHOLE, say: Any = print
+    tree: Path, folder: Path, *, parsers: list[str], tokens: int, say: Any = print
 ) -> list[dict[str, Any]]:
     """Ask for an answer of so many tokens with 20 log-probabilities each, not streamed, of both servers."""
     rows = []
@@ -123,29 +127,26 @@ def _service(tree: Path, folder: Path, kind: str, plug_in: bool, parser: str, sa
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each load, FastDeploy's own beside ours."""
-    lines = [
-        "| streams | tokens before | parser | API server, ms a step: FastDeploy | fd_postproc | load |",
-        "|---:|---:|---|---:|---:|---:|",
-    ]
-    for load in dict.fromkeys((row["requests"], row["after"], row["parser"]) for row in rows):
-        pair = {row["server"]: row for row in rows if (row["requests"], row["after"], row["parser"]) == load}
+    """A line for each load of streams, FastDeploy's own beside ours; then one for each whole answer."""
+    streamed = [row for row in rows if "requests" in row]
+    lines = []
+    for load in dict.fromkeys((row["requests"], row["after"], row["parser"]) for row in streamed):
+        pair = {
+            row["server"]: row for row in streamed if (row["requests"], row["after"], row["parser"]) == load
+        }
         cells = [f"{pair[one]['API server ms']:.1f}" if one in pair else "-" for one in SERVERS]
         busy = max(row["load average"] for row in pair.values())
-        lines.append(f"| {load[0]} | {load[1]:,} | {load[2]} | {' | '.join(cells)} | {busy:.0f} |")
-    return "\n".join(lines)
-
-
-def table_of_whole(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each answer."""
+        lines.append((load[0], f"{load[1]:,}", load[2], *cells, f"{busy:.0f}"))
+    heads = ">streams | >tokens before | parser | >API server, ms a step: FastDeploy | >fd_postproc | >load"
+    told = markdown(heads, lines)
+    whole_ = [row for row in rows if "digest" in row]
     lines = [
-        "| parser | server | tokens | seconds | API server | bytes | the same |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
-    for row in rows:
-        same = len({one["digest"] for one in rows if one["parser"] == row["parser"]}) == 1
-        lines.append(
-            f"| {row['parser']} | {row['server']} | {row['tokens']:,} | {row['seconds']:.1f} | "
-            f"{row['API server s']:.2f} s | {row['bytes']:,} | {'yes' if same else 'NO'} |"
+        (
+            row["parser"], row["server"], f"{row['tokens']:,}", f"{row['seconds']:.1f}",
+            f"{row['API server s']:.2f} s", f"{row['bytes']:,}",
+            "yes" if len({one["digest"] for one in whole_ if one["parser"] == row["parser"]}) == 1 else "NO",
         )
-    return "\n".join(lines)
+        for row in whole_
+    ]  # fmt: skip
+    heads = "parser | server | >tokens | >seconds | >API server | >bytes | the same"
+    return f"{told}\n\n{markdown(heads, lines)}" if whole_ else told

@@ -13,6 +13,7 @@ from fd_postproc.fastdeploy.gate.seams import PACKAGE, SEAMS
 from . import cases
 from .pairs import few
 from .server import UNMENDED, running
+from .tables import markdown, with_details
 
 WAYS = ("wraps", "wrapt", "class", "patch")
 """How the functions are wrapped, as the shim's `wrapping` does it."""
@@ -120,22 +121,20 @@ def _is_named(function: str, log: str) -> bool:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows of `compare` for people."""
-    head = "| how | channel | wrapped | functions | called | fewer than off | unnamed | differ | hang |"
+    heads = "how | channel | wrapped | >functions | >called | >fewer than off | >unnamed | >differ | >hang"
+    counted = ("fewer", "unnamed", "differences", "hangs")
     lines = [
-        f"| {row['how']} | {row['channel']} | {row['seam']} | {row['wrapped']} | {row['called']} | "
-        f"{len(row['fewer'])} | {len(row['unnamed'])} | {len(row['differences'])} | {len(row['hangs'])} |"
+        [row[name] for name in ("how", "channel", "seam", "wrapped", "called")]
+        + [len(row[name]) for name in counted]
         for row in rows
     ]
-    found = [
-        f"{row['how']}, {row['seam']}: {line}"
+    unnamed = [
+        f"{row['how']}, {row['seam']}: {one}: {row['fewer'][one]}, named nowhere"
         for row in rows
-        for line in (
-            *(f"{one}: {row['fewer'][one]}, named nowhere" for one in row["unnamed"]),
-            *row["hangs"],
-            *row["differences"],
-        )
+        for one in row["unnamed"]
     ]
-    return "\n".join([head, "|---|---|---|---:|---:|---:|---:|---:|---:|", *lines, *found])
+    table = "\n".join([markdown(heads, lines), *unnamed])
+    return with_details(table, ((f"{row['how']}, {row['seam']}", row) for row in rows))
 
 
 def failed(rows: list[dict[str, Any]]) -> bool:

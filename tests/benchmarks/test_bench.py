@@ -14,16 +14,14 @@ from benchmarks import (
     receive,
     runner,
     save,
-    shares,
 )
 from tests.lib.quiet import imported
 from tests.lib.rows import each
-from tests.restated import bind
-from tests.restated.workload import Case, Load
+from tests.restated.workload import Load
 
 pyperf = pytest.importorskip("pyperf")
 
-QUICK = runner.plan(QUESTIONS, quick=True)
+ALL = runner.plan(QUESTIONS)
 SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4)
 
 
@@ -61,15 +59,15 @@ def make_and_run(comparison):
             ready.close()
 
 
-def test_the_quickest_contenders_have_the_right_answer_and_run(raised_limits):
-    for comparison in receive.comparisons(quick=True):
+def test_the_contenders_of_receive_have_the_right_answer_and_run(raised_limits):
+    for comparison in receive.comparisons():
         make_and_run(comparison)
 
 
 @pytest.mark.framework
 @pytest.mark.nightly
-@each("question, comparison", [pair for pair in QUICK if pair[0] != "receive"])
-def test_every_other_quick_contender_does(raised_limits, question, comparison):
+@each("question, comparison", [pair for pair in ALL if pair[0] != "receive"])
+def test_every_other_contender_does(raised_limits, question, comparison):
     metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
     try:
         make_and_run(comparison)
@@ -77,23 +75,9 @@ def test_every_other_quick_contender_does(raised_limits, question, comparison):
         metrics.reset()
 
 
-@pytest.mark.framework
-def test_taking_parts_out_leaves_the_names_as_they_were():
-    module = processors.token_processor_module()
-    classes = module.RequestOutput, module.RequestMetrics, module.Request
-    after = []
-    for removed in range(len(shares.PARTS) + 1):
-        case = Case("spec_topk_target", 2, 2, 3)
-        load, restore = shares.stripped(module, bind(module), case, removed)
-        load.step()
-        restore()
-        after.append([dict(vars(cls)) for cls in classes])
-    assert after == after[:1] * len(after)
-
-
 def test_wrong_answers_are_not_timed(monkeypatch):
     api = pytest.importorskip("benchmarks.api", exc_type=ImportError)
-    comparison = next(iter(api.comparisons(quick=True)))
+    comparison = next(iter(api.comparisons()))
     monkeypatch.setattr(api, "check", lambda right, what: cases.check(False, what))
     with pytest.raises(cases.WrongAnswer):
         comparison.contenders["fd_postproc"]()
@@ -109,13 +93,15 @@ def test_a_plug_in_that_stands_aside_is_not_timed(monkeypatch):
         processors.loaded(processors.OURS, module, processors.load_case(cases.Case(batch=2)))
 
 
-def test_measured_in_turn_and_reported(tmp_path):
-    comparison = next(save.comparisons(quick=True))
+def test_measured_in_turn_and_reported(tmp_path, monkeypatch):
+    comparison = next(save.comparisons())
     contenders = ["fd_postproc", "floor"]
     few = cases.Comparison(comparison.case, {name: comparison.contenders[name] for name in contenders})
-    ticks = []
-    found = list(runner.measure([("save", few)], SHORTEST, ticks.append))
-    names = [tick.rpartition(": ")[2] for tick in ticks]
+    names, time = [], runner.Server.time
+    monkeypatch.setattr(
+        runner.Server, "time", lambda server, order: names.append(order["contender"]) or time(server, order)
+    )
+    found = list(runner.measure([("save", few)], SHORTEST))
     assert len(names) == 2 * len(contenders)
     assert names[: len(contenders)] == contenders != names[len(contenders) :]
     results = found[0][1].results

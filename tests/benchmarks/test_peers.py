@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
+from benchmarks.pages import fill
 from benchmarks.peers import picture, results, turns
 from benchmarks.peers.load import Load
 from tests.lib.paths import ROOT
@@ -58,7 +59,7 @@ def test_an_engine_that_is_left_out_says_why_and_costs_no_other_its_row(tmp_path
     assert "vLLM" in blocks["short"]
     assert set(cells(blocks["texts"])) > {"vLLM"}
     page.write_text("before\n<!-- peers:short -->\nold\n<!-- /peers -->\nafter\n")
-    results.fill(page, blocks)
+    fill(page, "peers", blocks)
     assert page.read_text().splitlines()[-1] == "after"
     assert "old" not in page.read_text()
     assert blocks["short"] in page.read_text()

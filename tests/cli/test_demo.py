@@ -9,7 +9,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import queues
-from fd_postproc.cli import demo, restated
+from fd_postproc.cli import demo
 from fd_postproc.cli.terminal import CommandError
 from tests.lib.commands import flat, started
 from tests.lib.rows import each
@@ -45,14 +45,9 @@ def test_demo_notices_a_step_that_arrives_different(run, monkeypatch):
 
 
 def test_results_that_differ_are_not_timed(monkeypatch):
-    real = restated.results_of
-
-    def wrong(*arguments):
-        results = real(*arguments)
-        results[7].top_logprobs[1][0][20] += 1
-        return results
-
-    monkeypatch.setattr(restated, "results_of", wrong)
+    results = demo._stock_results(demo.example_item().step)()
+    results[7].top_logprobs[1][0][20] += 1
+    monkeypatch.setattr(demo, "_stock_results", lambda step: lambda: results)
     with pytest.raises(CommandError, match="restated, are not those of the step that arrived"):
         demo._gains(demo.example_item().step, 0)
 

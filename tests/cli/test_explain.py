@@ -17,7 +17,7 @@ from fd_postproc.cli import explain
 from fd_postproc.flight.codes import End, Kind
 from fd_postproc.flight.recorder import Recorder
 from tests.lib.children import ended, forked, python
-from tests.lib.commands import all_from, at_terminal, flat, key_of
+from tests.lib.commands import flat, key_of
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
 
@@ -110,7 +110,7 @@ def test_whose_story_it_is_where_one_runs_and_others_ended(run, folder):
 
 
 @pytest.mark.realtime
-def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
+def test_several_that_run_are_listed(run, folder):
     with running(8002, "chat-1") as one, running(8003, "chat-2") as other:
         status, out, err = run("explain")
         assert (status, out) == (1, "")
@@ -118,19 +118,6 @@ def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
         for pid, queue in (one, 8002), (other, 8003):
             assert f"engine {pid}, queue {queue} (topk)" in err
         assert "name one by its process: fd-postproc explain" in err
-        with at_terminal("explain", env={**os.environ, "COLUMNS": "100"}) as (leader, status):
-            os.write(leader, b"2\n")
-            seen = flat(all_from(leader).decode())
-            assert status() == 0
-        assert "which one, 1 to 2?" in seen
-        assert f"engine {one} (runs)" in seen
-        with at_terminal("explain", env={**os.environ, "COLUMNS": "100"}) as (leader, status):
-            os.write(leader, b"3\n")
-            assert "'3' is not a number from 1 to 2" in flat(all_from(leader).decode())
-            assert status() == 1
-        with at_terminal("explain", "--json", env=os.environ) as (leader, status):
-            assert "which one" not in all_from(leader).decode()  # the answer is for a program
-            assert status() == 1
 
 
 @pytest.mark.realtime
@@ -154,7 +141,7 @@ def test_role_and_rank_where_there_are_several(run, folder):
             )
         }
         _, _, err = run("explain")
-        listed = [line.split(maxsplit=1)[1] for line in err.splitlines() if " began " in line]
+        listed = [line.strip() for line in err.splitlines() if " began " in line]
         assert [line.partition(", queue")[0] for line in listed] == [
             f"engine {pids[node]}, {node}" for node in sorted(pids)
         ]

@@ -41,7 +41,7 @@ def test_inspect_leaves_the_message_and_shows_the_queue(run, queue, goldens):
 def test_the_channel_of_every_golden_message_is_guessed_right(goldens, refused_golden):
     for golden in goldens.values():
         if golden is not refused_golden:
-            found = candidates(golden.payload, 1, fp.GPU)
+            found, _ = candidates(golden.payload, 1, fp.GPU)
             assert found[0].channel == golden.channel, golden.name
             assert all(one.channel == one.step.channel for one in found)  # each once
 
@@ -175,7 +175,10 @@ def places(queue, tmp_path):
         (["replay", "no/such", "1"], "no/such: No such file or directory"),
         (["replay", "/etc/passwd", "1"], "is not a recording"),
         (["inspect", "/etc/passwd", "--index", "1"], "not a recording but one payload"),
-        (["inspect", "/"], "directory"),
+        (["inspect", "/"], "/: it is a folder: name a file in it"),
+        (["replay", "/", "1"], "/: it is a folder: name a file in it"),
+        (["explain", "/"], "/: it is a folder: name a file in it"),
+        (["inspect", "--", "-777123"], "opening queue -777123, key"),
         (["inspect", "/proc/self/mem"], "/proc/self/mem: "),
         (["inspect", "{tmp}/loop"], "{tmp}/loop: Too many levels of symbolic links"),
         (["inspect", "{tmp}/a.gz"], "{tmp}/a.gz is compressed"),

@@ -14,6 +14,7 @@ from tests.lib.rows import each
         (["inspect", "key:0"], "other than 0"),
         (["inspect", "msqid:-1"], "msqid -1"),
         (["inspect", "99999999999"], "32 bits"),
+        (["inspect", "--", "-99999999999"], "32 bits"),
         (["inspect", "1", "--index", "x"], "from 0"),
         (["inspect", "1", "--index", "9" * 20], "from 0"),
         (["explain", ""], "empty name"),

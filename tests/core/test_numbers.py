@@ -270,3 +270,23 @@ def test_wide_numbers_of_a_get_ops_tensors(channel, places, wide):
         given[2][6] = wide
         with pytest.raises(fp.MalformedMessage, match=f"hold {wide}, which does not fit 32 bits"):
             step_from_tensors(channel, *given)
+
+
+@each(
+    "channel, header, sizes",
+    [
+        ("plain", [1, 2], (4,)),
+        ("topk", [1, 2 | 3 << 16], (8, 6, 2)),
+        ("spec", [1, 2, 0, 5], (2 + 256 + 6 + 5,)),
+        ("spec_topk", [1, 3 | 2 << 8, 2, 0, 5], (515 + 126 + 4 * 21 + 2, 126 + 4 * 21 + 2, 11)),
+    ],
+)
+def test_a_get_ops_tensors_hold_all_that_their_header_claims(channel, header, sizes):
+    """They may end behind the last live row, and not before."""
+    tensors = [np.zeros(size, dtype) for size, dtype in zip(sizes, ("q", "f", "q"), strict=False)]
+    tensors[0][: len(header)] = header
+    assert step_from_tensors(channel, *tensors).batch == 2
+    for short in range(len(tensors)):
+        given = [tensor[:-1] if k == short else tensor for k, tensor in enumerate(tensors)]
+        with pytest.raises(fp.MalformedMessage, match="at least"):
+            step_from_tensors(channel, *given)

@@ -11,7 +11,6 @@ from fd_postproc.doctor import Finding, Scope, trial
 from fd_postproc.fastdeploy import build, report
 from fd_postproc.fastdeploy.gate.contract import SERVED
 from fd_postproc.fastdeploy.gate.judgements import gate
-from fd_postproc.support import subprocess_json
 from tests.lib.nursery import with_paddle
 from tests.lib.paths import TESTS
 from tests.lib.quiet import imported
@@ -161,7 +160,7 @@ def test_what_fastdeploy_writes_when_it_is_imported_is_deleted(monkeypatch, tmp_
     monkeypatch.setenv(folder, str(tmp_path / "own"))
     code = f"import os; where = os.environ['{folder}']; open(where + '/x', 'w'); "
     code += f"print('{report.MARK}' + '{{\"at\": \"' + where + '\"}}')"
-    monkeypatch.setattr(subprocess_json, "python_command", lambda module: [sys.executable, "-c", code])
+    monkeypatch.setattr(trial, "python_command", lambda module: [sys.executable, "-c", code])
     assert not os.path.exists(trial.report()["at"])
     assert list(tmp_path.iterdir()) == []
 
@@ -176,7 +175,7 @@ def test_what_fastdeploy_writes_when_it_is_imported_is_deleted(monkeypatch, tmp_
 def test_a_child_without_an_answer_is_told_with_its_last_words(monkeypatch, end, words):
     monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
     code = f"import os, sys; print('no GPU here', file=sys.stderr, flush=True); {end}"
-    monkeypatch.setattr(subprocess_json, "python_command", lambda module: [sys.executable, "-c", code])
+    monkeypatch.setattr(trial, "python_command", lambda module: [sys.executable, "-c", code])
     (found,) = trial.check_trial()
     assert found.code == "plugin-unknown"
     assert words in found.seen

@@ -45,7 +45,7 @@ def test_the_index_s_page_has_no_link_that_leads_nowhere(url, tree, monkeypatch)
     assert [link for link in links if "://" not in link] == []
     if url:
         ours = [link.partition("#")[0] for link in links if link.startswith(url)]
-        assert f"{url}/raw/v{VERSION}/benchmarks/plots/waterfall.png" in ours
+        assert f"{url}/raw/v{VERSION}/benchmarks/plots/engine.png" in ours
         assert f"{url}/blob/v{VERSION}/docs/operators.md" in ours
         for link in ours:
             assert (ROOT / link.split(f"/v{VERSION}/")[1]).exists(), link

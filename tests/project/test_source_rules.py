@@ -116,7 +116,7 @@ def test_no_framework_is_imported():
 
 def test_nothing_is_imported_on_the_way_of_a_message():
     """A thread that imports when the process forks leaves a lock that the child waits for, for ever."""
-    for path in [*PACKAGE.glob("core/*"), *PACKAGE.glob("ops/*.py"), PACKAGE / "_core.pyx"]:
+    for path in [*PACKAGE.glob("core/**/*"), *PACKAGE.glob("ops/*.py"), PACKAGE / "_core.pyx"]:
         if path.suffix in (".py", ".pyx", ".pxi"):
             # but the extension for tensors on a device, which a forked child cannot use anyway
             found = r"^[ \t]+(?:from \S+ )?import (?!_save( as extension)?$).*"

@@ -37,7 +37,7 @@ def test_a_trend_is_growth_after_the_warm_up(grows, end, trends):
     if reason := not_installed():
         pytest.skip(reason)
     rows = list(hour(grows, end=end))
-    assert [what for what, *_, grown in tool().soak.table(rows) if grown] == trends
+    assert [what for what, *_, grown in tool().soak.trends(rows) if grown] == trends
     assert tool().soak.failed(rows) == bool(trends)
 
 

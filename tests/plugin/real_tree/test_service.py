@@ -115,7 +115,7 @@ def test_the_canary_finds_no_difference(tmp_path):
 @pytest.mark.nightly
 def test_nothing_grows_in_ten_minutes(tmp_path):
     rows = tool().soak.run(TREES[0], tmp_path, hours=1 / 6, rest=1.0)
-    assert not tool().soak.failed(rows), tool().soak.text(rows)
+    assert not tool().soak.failed(rows), tool().soak.table(rows)
     for side in ("engine: ", "API server: ", "worker: "):
         assert [name for name in rows[-3]["entries"] if name.startswith(side)], side
 

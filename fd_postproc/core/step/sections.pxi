@@ -65,7 +65,7 @@ def _section(bytes name not None, int marks, inside):
 
 
 cdef object _in_extra(Step step, bytes name):
-    """What a section of a step holds; None: it has none of this name."""
+    """Content of a step's section; None: it has none of this name."""
     if step.extra is not None:
         for found, _, inside in _divided(step.extra):
             if found == name:

@@ -46,7 +46,7 @@ cdef uintptr_t _address(dict inputs, str role) except? 0:
 
 cdef int _fill_source(fdp_source *s, str op, dict inputs, int32_t batch, int32_t cols, int64_t width,
                       int64_t rows, int32_t stop_flag, int32_t flag, bint skip_prefill) except -1:
-    """What was passed to a save op, all but the depth of a slot."""
+    """Describe what was passed to a save op, all but the depth of a slot."""
     memset(s, 0, sizeof(fdp_source))
     s.op = _OP_NUMBERS[op]
     s.batch = batch
@@ -260,7 +260,7 @@ cdef class Sender:
         return self._settle(status)
 
     cdef int _settle(self, int status) except -1:
-        """What a status of `headers/lane.h` means."""
+        """Raise what a status of `headers/lane.h` means."""
         cdef const fdq_limits *limits = &self.lane.limits
         if status == 0:
             return 0

@@ -101,7 +101,7 @@ cdef class Attendance:
     Parameters
     ----------
     ring : FlightRing, optional
-        Told of every step that is in hand from now on.
+        It notes every step that is in hand from now on.
     keeper : callable, optional
         Called with every step.
     """

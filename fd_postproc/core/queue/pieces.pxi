@@ -9,7 +9,7 @@ from fd_postproc.headers.wire cimport FDW_VERSION, fdw_frame_header, fdw_is_fram
 
 
 def _frame_head(payload, mtype):
-    """What a compact frame, or a piece of one, says of itself, unchecked; None if a message is none.
+    """Read the header of a compact frame, or of a piece, unchecked; None if a message is none.
 
     Channel (None if the number is none's), requests, columns, place of the piece, number of pieces, and
     whose frame it is: sender and number.

@@ -1,6 +1,0 @@
-from typing import Any, final
-
-@final
-class Objects:
-    def __init__(self, original: Any, classes: dict[type, bool]) -> None: ...
-    def make(self) -> Any: ...
