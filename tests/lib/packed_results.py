@@ -1,7 +1,7 @@
 """Every result that a token processor delivers, packed at once and by msgpack: the same bytes.
 
-A program, too: ``packed_results.py SCRIPTS`` runs the trial's scripts, and random ones, on the FastDeploy
-that can be imported, and prints one JSON object.
+A program, too: ``packed_results.py SCRIPTS`` runs so many scripts of the trial on the FastDeploy that can be
+imported, and prints one JSON object.
 """
 
 import functools
@@ -82,15 +82,14 @@ def main(count):
     from tools.accept.classes import prepared
     from tools.accept.features import ABORT_SETS
     from tools.accept.random_steps import script as random_script
-    from tools.accept.steps import SCRIPTS
     from tools.accept.trial import Trial
 
     module = importlib.import_module("fastdeploy.output.token_processor")
     server = importlib.import_module("fastdeploy.inter_communicator.zmq_server")
     packed = Packed(getattr(server, "_msgpack_default", None))
     (_, (box, cls)), facts = prepared(module, lambda real: checking(make_class(real), packed))
-    for script in (*SCRIPTS, *(random_script(number, facts) for number in range(count))):
-        script = facts.applies(script)
+    for number in range(count):
+        script = facts.applies(random_script(number, facts))
         Trial(box, cls, script, facts.abort_set or ABORT_SETS[0], facts.packed(script.channel)).run()
         if packed.difference:
             break
