@@ -268,6 +268,25 @@ def test_masks_experts_and_prompts(application):
     assert body["choices"][0]["prompt_logprobs"][1]["2"]["logprob"] == -9999.0
 
 
+@pytest.mark.falls_back
+def test_experts_are_those_of_the_last_end_behind_that_of_a_choice_left_to_fastdeploy(application):
+    give_arrays(True)
+
+    def make():
+        yield [result(CHAT, 0, top_logprobs=REFUSED)]
+        for choice in range(2):
+            made = result(
+                CHAT, 2, choice=choice, finished=True, routing_data=one_value(np.arange(4) + choice)
+            )
+            yield unpack(msgpack.packb([made], default=None))
+
+    try:
+        body = json.loads(the_same(application, CHAT, make, n=2))
+    finally:
+        give_arrays(False)
+    assert base64.b64decode(body["routed_experts"]) == (np.arange(4) + 1).tobytes()
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_whoever_calls_a_handler_elsewhere_gets_fastdeploys_answer(api, application):
     async def called(is_ours):
