@@ -142,8 +142,7 @@ def chunks(rounds, progress, whole=False):
     for name in ("serving_chat", "serving_completion"):
         module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
         chat = name == "serving_chat"
-        scripts = canned_answers.scripts(chat)
-        scripts += [canned_answers.random_script(number, chat) for number in range(rounds)]
+        scripts = canned_answers.scripts(chat, rounds)
         what = functools.partial(progress, f"{'answers' if whole else 'streams'} of {name}")
         found = answers.first_difference(module, scripts, what, whole)
         if found:

@@ -8,7 +8,7 @@ from typing import Any
 from fd_postproc._core import DRAFT
 from fd_postproc.core.layout import Channel
 
-from . import steps as canned
+from . import steps as parts
 from .features import Facts
 from .steps import END, NOTHING, PREEMPTED, RECOVERY, CannedMessage, Script
 
@@ -64,7 +64,7 @@ def script(number: int, facts: Facts, streamed: bool = False) -> Script:
 
 def _of_a_pooling_model(number: int, rng: random.Random) -> Script:
     """Its objects hold an output in place of a token, and end each request."""
-    requests = [rng.choice((canned.POOLING, canned.POOLING, None)) for _ in range(rng.choice((1, 4, 16)))]
+    requests = [rng.choice((parts.POOLING, parts.POOLING, None)) for _ in range(rng.choice((1, 4, 16)))]
     slots = tuple(NOTHING if one is None or rng.random() < 0.1 else () for one in requests)
     message = CannedMessage(slots)
     return Script(f"random script {number}", "plain", tuple(requests), (message,), streamed=True)
@@ -74,13 +74,13 @@ def _request(rng: random.Random, role: str, v1: bool, draft: bool) -> dict[str, 
     if rng.random() < 0.1:
         return None
     if role == "prefill":
-        return dict(canned.PREFILL)
-    kinds = [canned.RICH, canned.FIRST, canned.RUNNING, canned.SECOND]
+        return dict(parts.PREFILL)
+    kinds = [parts.RICH, parts.FIRST, parts.RUNNING, parts.SECOND]
     if not v1 and not draft:
-        kinds.append(canned.CHUNKED)
+        kinds.append(parts.CHUNKED)
     request = dict(rng.choice(kinds))
     if role == "decode" and rng.random() < 0.7:
-        request = (canned.SECOND if request.get("fresh") else request) | canned.IN_PAIR
+        request = (parts.SECOND if request.get("fresh") else request) | parts.IN_PAIR
     return request
 
 
