@@ -53,6 +53,12 @@ left = {why: sorted(parts) for why, parts in verdict.left.items()}
 print("told: " + json.dumps([verdict.error, verdict.accepted, left]))
 """
 
+WAY_OUT = """
+import importlib, json
+from tools.accept import prove
+print("told: " + json.dumps(prove.way_out(importlib.import_module("fastdeploy.output.token_processor"))))
+"""
+
 
 @each_tree
 def test_the_differential_trial_is_equal_or_a_reason_is_given(tree, tmp_path):
@@ -95,12 +101,12 @@ def _random(tree, tmp_path, seed, results, *looked):
 
 
 @each_tree
-def test_results_go_into_the_real_scheduler_the_fast_path(tree, tmp_path):
+def test_results_go_out_the_fast_path(tree, tmp_path):
     serves(tree)
-    told, _ = run(tree, str(LIB / "random_deliveries.py"), 0, 2000, folder=tmp_path)
-    assert told["difference"] is None
-    assert told["quick"] > 1000
-    assert told["fetched"] > 300
+    told, _ = run(tree, WAY_OUT, folder=tmp_path)
+    if "_msgpack_default" not in (tree / "fastdeploy/inter_communicator/zmq_server.py").read_text():
+        del told["sending"]  # it pickles results one by one
+    assert set(told.values()) == {""}
 
 
 @each_tree
