@@ -82,6 +82,21 @@ def test_random_steps_are_equal_when_fastdeploy_looks_at_the_results(tree, tmp_p
     _random(tree, tmp_path, 0, 1000, "looked")
 
 
+@each_tree
+def test_results_are_packed_as_msgpack_packs_them(tree, tmp_path):
+    if "_msgpack_default" not in (tree / "fastdeploy/inter_communicator/zmq_server.py").read_text():
+        pytest.skip("it pickles results one by one, and its code sends them")
+    told = _random(tree, tmp_path, 0, 2000, "packed")
+    assert told["packed"] > 1500
+    assert told["asked"] < told["packed"] / 2  # first tokens, ends, what is no steady state
+
+
+@each_tree
+def test_speculative_steps_come_through_fastdeploys_own_socket(tree, tmp_path):
+    assert serves(tree, FD_USE_GET_SAVE_OUTPUT_V1="1")["compatible"]
+    assert _random(tree, tmp_path, 0, 600, "sent")["sent"] > 30
+
+
 @pytest.mark.nightly
 @each_tree
 def test_more_random_steps_are_equal(tree, tmp_path):
