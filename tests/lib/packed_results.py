@@ -1,12 +1,6 @@
-"""Every result that a token processor delivers, packed at once and by msgpack: the same bytes.
-
-A program, too: ``packed_results.py SCRIPTS`` runs the trial's scripts, and random ones, on the FastDeploy
-that can be imported, and prints one JSON object.
-"""
+"""Every result that a token processor delivers, packed at once and by msgpack: the same bytes."""
 
 import functools
-import json
-import sys
 
 import msgpack
 
@@ -73,30 +67,3 @@ def checking(cls, packed):
 
     Checking.__name__ = cls.__name__
     return Checking
-
-
-def main(count):
-    import importlib
-
-    from fd_postproc.fastdeploy.engine.processor_class import make_class
-    from tools.accept.classes import prepared
-    from tools.accept.features import ABORT_SETS
-    from tools.accept.random_steps import script as random_script
-    from tools.accept.steps import SCRIPTS
-    from tools.accept.trial import Trial
-
-    module = importlib.import_module("fastdeploy.output.token_processor")
-    server = importlib.import_module("fastdeploy.inter_communicator.zmq_server")
-    packed = Packed(getattr(server, "_msgpack_default", None))
-    (_, (box, cls)), facts = prepared(module, lambda real: checking(make_class(real), packed))
-    for script in (*SCRIPTS, *(random_script(number, facts) for number in range(count))):
-        script = facts.applies(script)
-        Trial(box, cls, script, facts.abort_set or ABORT_SETS[0], facts.packed(script.channel)).run()
-        if packed.difference:
-            break
-    told = {"results": packed.results, "asked": packed.asked, "difference": packed.difference}
-    print("told: " + json.dumps(told))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

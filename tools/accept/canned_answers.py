@@ -39,6 +39,7 @@ SCORES = (
     *(-3.4028234663852886e38, -1.0000000272564224e16, -12345.678710937500, -1e-45),
 )
 ODD_SCORES = (math.nan, -math.inf, math.inf)
+WHOLE_SCORES = (-1, 0, -3, -0.5)
 
 
 @dataclass(frozen=True)
@@ -142,53 +143,23 @@ class _Maker:
         return [ids, values, [1] * tokens]
 
 
-def _results(request_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Results by what they are about; ids of both APIs end in the choice."""
-
-    def maker() -> _Maker:
-        return _Maker(request_id)
-
-    speculation = {
-        "accepted_tokens": 5,
-        "rejected_tokens": 1,
-        "accept_ratio": 0.5,
-        "average_accept_length": 2,
-        "accepted_tokens_per_head": [3, 2],
-        "accept_ratio_per_head": [0],
-    }
-    prompt: list[list[Any]] = [
-        [[1, 2, 7], [3, 4, 0]],
-        [[-0.5, -math.inf, -2.0], [-1e-07, -3.5, -4.25]],
-        [4, 1],
-    ]
-    prompt = [35 * part for part in prompt]  # so many that a log has a remark in their place
-    masks = maker()
-    for step in range(70):  # so many that they are joined
-        masks.add(1, sampling_mask=[*range(step % 9 + 1)])
-    calls = [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-    return {
-        "plain": maker().add().add(2).add(1, finished=True).made,
-        "empty": maker().add().add(0).add(1, finished=True).made,
-        "rows": maker().add(1, 4).add(3, 4).add(2, 0).add(2, 2, finished=True).made,
-        "odd": maker().add(2, 3, ODD_SCORES).add(1, 1, ODD_SCORES, finished=True).made,
-        "integers": maker().add(1, 2, (-1, 0)).add(1, 2, (-3, -0.5), finished=True).made,
-        "refused": maker().add(1, 2).add(1, 1, top_logprobs=[[[99, 1]], [[-0.5, -1.0]], [1]])
-        .add(1, 1, top_logprobs=[[[]], [[]], [1]]).add(1, 1, finished=True).made,
-        "draft": maker().add(2, 2, draft_top_logprobs="rows").add(1, 2, finished=True).made,
-        "prompt": maker().add(1, 1, prompt_logprobs=prompt).add(1, 1, finished=True).made,
-        "skipped": maker().add(1, 1, skipped=True).add(1, 1, reasoning_content="hm", skipped=False)
-        .add(1, 1, text=None, tool_calls=calls).add(1, 1, finished=True).made,
-        "reasoning": maker().add().add().add().add(1, text=None, reasoning_content="hm").add().add()
-        .add(1, text=None, reasoning_content="hm").add(1, finished=True).made,
-        "choices": maker().add(1, 2).add(2, 2, choice=1).add(1, 2, finished=True)
-        .add(1, 2, choice=1, finished=True).made,
-        "masks": masks.add(1, 1, sampling_mask=[1, 2]).add(2, 1, sampling_mask=[[1], [2, 3]])
-        .add(1, 1, speculate_metrics=speculation, finished=True).made,
-        "experts": maker().add(1, 1).add(1, 1, choice=1, finished=True, routing_data=_experts(7))
-        .add(1, 1, finished=True, routing_data=_experts(11)).made,
-        "error": maker().add(1, 1).add(1, 1, error_code=500, error_msg="it failed", finished=True).made,
-        "aborted": maker().add(1, 1).add(1, error_msg="Aborted", finished=True).made,
-    }  # fmt: skip
+CALLS = [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+PARSED = (
+    *({"skipped": True}, {"reasoning_content": "hm"}, {"text": None, "reasoning_content": "hm"}),
+    {"text": None, "tool_calls": CALLS},
+)
+"""What parsers make of a result."""
+REFUSED = ([[[99, 1]], [[-0.5, -1.0]], [1]], [[[]], [[]], [1]])
+"""Log-probabilities of a token that the tokenizer refuses, and of none."""
+ENDS = ({"error_code": 500, "error_msg": "it failed"}, {"error_msg": "Aborted"})
+SPECULATION = {
+    "accepted_tokens": 5,
+    "rejected_tokens": 1,
+    "accept_ratio": 0.5,
+    "average_accept_length": 2,
+    "accepted_tokens_per_head": [3, 2],
+    "accept_ratio_per_head": [0],
+}
 
 
 def _experts(tokens: int) -> list[list[list[int]]]:
@@ -200,13 +171,13 @@ def _experts(tokens: int) -> list[list[list[int]]]:
 
 def _random_mask(rng: random.Random, tokens: int) -> Any:
     """The mask of one token, or of several; sometimes none."""
-    rows = [[rng.choice((5, 300, 70_000)) for _ in range(rng.randint(0, 9))] for _ in range(tokens)]
+    rows = [[rng.choice((5, 300, 70_000)) for _ in range(rng.randint(0, 9))] for _ in range(max(tokens, 1))]
     return rng.choice((None, rows, rows, rows, rows[0] or [7]))
 
 
 def _random_prompt(rng: random.Random) -> list[list[Any]]:
     """Log-probabilities of a prompt with up to five candidates a token."""
-    length, width = rng.randint(1, 40), rng.randint(1, 6)
+    length, width = rng.randint(1, 90), rng.randint(1, 6)  # of many a log has a remark in their place
     ids = [rng.choices(range(len(TEXTS)), k=width) for _ in range(length)]
     scores = [rng.choices((*SCORES, -math.inf), k=width) for _ in range(length)]
     return [ids, scores, rng.choices(range(1, 100), k=length)]
@@ -219,68 +190,56 @@ def as_one_value(values: Any, kind: str = "u1") -> bytes:
     return head + bytes(array.tobytes())
 
 
-def scripts(chat: bool) -> list[Script]:
-    """All scripts for one of the two APIs."""
-    results = _results("chatcmpl-trial" if chat else "cmpl-trial")
-
-    def asked(columns: int | None, **more: Any) -> dict[str, Any]:
-        if columns is None:
-            return more
-        return {**({"logprobs": True, "top_logprobs": columns} if chat else {"logprobs": columns}), **more}
-
-    usage = {"include_usage": True, "continuous_usage_stats": True}
-    return [
-        Script("no log-probabilities", asked(None), results["plain"]),
-        Script("no tokens", asked(None), results["empty"]),
-        Script("usage", asked(None, stream_options=usage, return_token_ids=True), results["plain"]),
-        Script("metrics", asked(0, collect_metrics=True, max_streaming_response_tokens=3), results["rows"]),
-        Script("no alternatives", asked(0), results["rows"]),
-        Script("alternatives", asked(3), results["rows"], max_tokens=8),
-        Script("all alternatives", asked(-1, stream_options=usage), results["rows"]),
-        Script("without texts", asked(2, include_logprobs_decode_token=False), results["rows"]),
-        Script("floats that are not finite", asked(2), results["odd"]),
-        Script("integers for floats", asked(2), results["integers"]),
-        Script("token ids that are refused", asked(2), results["refused"]),
-        Script("draft", asked(2, include_draft_logprobs=True), results["draft"]),
-        Script("prompt", asked(1, prompt_logprobs=2, return_token_ids=True), results["prompt"]),
-        Script("skipped and called tools", asked(1), results["skipped"]),
-        Script("skipped, with ids", asked(1, return_token_ids=True), results["skipped"]),
-        Script("no text but reasoning", asked(None), results["reasoning"]),
-        Script("two choices", asked(2, n=2), results["choices"], 2),
-        Script("masks and speculation", asked(1), results["masks"]),
-        Script("routed experts", asked(1, n=2), results["experts"], 2),
-        Script("an error", asked(1), results["error"]),
-        Script("aborted", asked(1), results["aborted"]),
-    ]
+def scripts(chat: bool, count: int = 40) -> list[Script]:
+    """So many random scripts for one of the two APIs."""
+    return [random_script(number, chat) for number in range(count)]
 
 
 def random_script(number: int, chat: bool) -> Script:
-    """A random request and its results, the same for the same number."""
+    """A random request and its results, the same for the same number; ids of both APIs end in the choice."""
     rng = random.Random(number)
     maker = _Maker("chatcmpl-trial" if chat else "cmpl-trial")
     columns, choices = rng.choice((None, 0, 1, 5, 20, 24)), rng.choice((1, 1, 2, 3))
+    scores = rng.choice((SCORES, SCORES, SCORES, ODD_SCORES, WHOLE_SCORES))
     steps = rng.choice((*range(1, 11), 80))  # so many that masks are joined
-    masks, experts, prompt = rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.3
+    masks, experts, prompt, parsed, draft, refused, speculative, fails = (
+        rng.random() < chance for chance in (0.3, 0.3, 0.3, 0.3, 0.2, 0.1, 0.2, 0.1)
+    )
     for step in range(steps):
+        last = step == steps - 1
         for choice in rng.sample(range(choices), choices):
             wide = None if columns is None else rng.choice((columns, columns, columns + 3, 0))
-            tokens, changes = rng.randint(1, 6), {"finished": step == steps - 1}
+            tokens, changes = rng.randint(wide is not None, 6), {"finished": last}
             if masks:
                 changes["sampling_mask"] = _random_mask(rng, tokens)
-            if experts and step == steps - 1:
+            if experts and last:
                 changes[EXPERTS] = _experts(rng.randint(1, 40))
             if prompt and step == 0:
                 changes[PROMPT] = _random_prompt(rng)
-            maker.add(tokens, wide, choice=choice, **changes)
+            if parsed and rng.random() < 0.3:
+                changes |= rng.choice(PARSED)
+            if draft and wide is not None:
+                changes["draft_top_logprobs"] = "rows"
+            if refused and wide is not None and rng.random() < 0.2:
+                tokens, changes["top_logprobs"] = 1, rng.choice(REFUSED)
+            if speculative and last:
+                changes["speculate_metrics"] = SPECULATION
+            if fails and last:
+                changes |= rng.choice(ENDS)
+            maker.add(tokens, wide, scores, choice, **changes)
     options: dict[str, Any] = {"n": choices} if choices > 1 else {}
     if prompt:
         options[PROMPT] = rng.choice((-1, 0, 1, 5))
     if columns is not None:
-        options |= {"logprobs": True, "top_logprobs": columns} if chat else {"logprobs": columns}
+        asked = rng.choice((columns, columns, columns, -1))
+        options |= {"logprobs": True, "top_logprobs": asked} if chat else {"logprobs": asked}
+        options["include_draft_logprobs"] = draft
     if rng.random() < 0.4:
         options["stream_options"] = {"include_usage": True, "continuous_usage_stats": rng.random() < 0.5}
     if rng.random() < 0.4:
         options["return_token_ids"] = True
     if rng.random() < 0.2:
         options["include_logprobs_decode_token"] = False
-    return Script(f"random answer {number}", options, maker.made, choices, rng.choice((5, 50)))
+    if rng.random() < 0.2:
+        options |= {"collect_metrics": True, "max_streaming_response_tokens": 3}
+    return Script(f"random answer {number}", options, maker.made, choices, rng.choice((5, 8, 50)))

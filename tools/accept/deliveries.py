@@ -5,6 +5,8 @@ Compared are the bytes on the socket, the tables left behind, log lines and metr
 
 from __future__ import annotations
 
+import itertools
+import random
 import threading
 import types
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ from .private_globals import Notes
 NAMES = ("one", "two", "three", "four")
 MANY_NAMES = tuple(f"request {number}" for number in range(80))
 """Requests of a large step."""
+
+_RANDOM_STEPS = 200
 
 
 class Served(NamedTuple):
@@ -48,6 +52,7 @@ class Bell:
     def __init__(self, mutex: Any) -> None:
         self.mutex = mutex
         self.rung: list[Any] = []
+        self._waits = 0
 
     def __enter__(self) -> Any:
         return self.mutex.__enter__()
@@ -57,9 +62,11 @@ class Bell:
 
     def notify_all(self) -> None:
         self.rung.append(self.mutex.locked())
+        self._waits = 0
 
     def wait_for(self, predicate: Any, timeout: Any = None) -> Any:
-        if len(self.rung) > 100:
+        self._waits += 1
+        if self._waits > 100:
             raise RuntimeError("this scheduler waits again and again")
         self.rung.append(timeout)
         return predicate()
@@ -113,7 +120,7 @@ class _Engine:
         self.scheduler, self.send_response_server, self.llm_logger = scheduler, server, log
         self._decode_token = types.MethodType(decode, self)
         self.request_worker_map = {"one": 7, "two": 8, "three": 7}
-        self._asked = iter([True, False] * 100)
+        self._asked = itertools.cycle([True, False])
 
     @property
     def running(self) -> bool:
@@ -210,7 +217,7 @@ def _tables(scheduler: Any) -> Any:
     return {
         **_plain(vars(scheduler)),
         "mutex": scheduler.mutex.locked(),
-        "responses_not_empty": scheduler.responses_not_empty.rung[:],
+        "responses_not_empty": scheduler.responses_not_empty.rung[-9:],
         "requests": list(scheduler.requests),
         "responses": [
             (name, [(_shown(response.raw), response.request_id, response.finished) for response in waiting])
@@ -226,10 +233,23 @@ def _shown(result: Any) -> Any:
     return type(result), result.request_id, result.finished, own
 
 
-def _of_many(plan: Plan, slot: int) -> Any:
-    made = plan.new_result(slot, 1, MANY_NAMES[slot], 3, None)
+def _of_many(plan: Plan, slot: int, number: int = 1) -> Any:
+    made = plan.new_result(slot, number, MANY_NAMES[slot], 3, None)
     made.outputs.token_ids = [slot + 3]
     return made
+
+
+def _random_steps(plan: Plan) -> Iterator[tuple[list[Any], bool, bool]]:
+    """Steps of up to twelve requests, some of them twice; the last of some, and some of an unknown one."""
+    rng = random.Random(7)
+    for number in range(_RANDOM_STEPS):
+        slots = rng.sample(range(12), rng.randint(1, 11)) * rng.choice((1, 1, 1, 1, 2))
+        results = [_of_many(plan, slot, number) for slot in slots]
+        is_known = rng.random() < 0.9
+        if not is_known:
+            results[rng.randrange(len(results))].request_id = "unknown"
+        rng.choice(results).finished = rng.random() < 0.1
+        yield results, is_known, rng.random() < 0.3
 
 
 def _steps(plan: Plan) -> Iterator[tuple[list[Any], bool, bool]]:
@@ -261,6 +281,7 @@ def _steps(plan: Plan) -> Iterator[tuple[list[Any], bool, bool]]:
     yield [unknown, result(2, [7])], False, True
     yield [result(1, [8]), _Failing()], False, True
     yield [result(1, [9], finished=True)], True, True
+    yield from _random_steps(plan)
 
 
 def is_woken(cls: type, plan: Plan) -> bool:

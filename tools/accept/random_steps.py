@@ -1,4 +1,4 @@
-"""Random steps for both classes, where a FastDeploy's code is unknown."""
+"""Random steps for both classes: every channel, and every course of a request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from fd_postproc._core import DRAFT
 from fd_postproc.core.layout import Channel
 
-from . import steps as canned
+from . import steps as parts
 from .features import Facts
 from .steps import END, NOTHING, PREEMPTED, RECOVERY, CannedMessage, Script
 
@@ -22,6 +22,8 @@ def script(number: int, facts: Facts, streamed: bool = False) -> Script:
     Left out is what FastDeploy is known to do wrong (docs/fastdeploy.md, "What is different for a client").
     """
     rng = random.Random(number)
+    if streamed and number % 16 == 12:
+        return _of_a_pooling_model(number, rng)
     channel = CHANNELS[number % (2 if streamed else 4)]
     role = SPLITWISE_ROLES[number // 4 % 4]
     speculative = channel.startswith("spec")
@@ -60,17 +62,25 @@ def script(number: int, facts: Facts, streamed: bool = False) -> Script:
     )
 
 
+def _of_a_pooling_model(number: int, rng: random.Random) -> Script:
+    """Its objects hold an output in place of a token, and end each request."""
+    requests = [rng.choice((parts.POOLING, parts.POOLING, None)) for _ in range(rng.choice((1, 4, 16)))]
+    slots = tuple(NOTHING if one is None or rng.random() < 0.1 else () for one in requests)
+    message = CannedMessage(slots)
+    return Script(f"random script {number}", "plain", tuple(requests), (message,), streamed=True)
+
+
 def _request(rng: random.Random, role: str, v1: bool, draft: bool) -> dict[str, Any] | None:
     if rng.random() < 0.1:
         return None
     if role == "prefill":
-        return dict(canned.PREFILL)
-    kinds = [canned.RICH, canned.FIRST, canned.RUNNING, canned.SECOND]
+        return dict(parts.PREFILL)
+    kinds = [parts.RICH, parts.FIRST, parts.RUNNING, parts.SECOND]
     if not v1 and not draft:
-        kinds.append(canned.CHUNKED)
+        kinds.append(parts.CHUNKED)
     request = dict(rng.choice(kinds))
     if role == "decode" and rng.random() < 0.7:
-        request = (canned.SECOND if request.get("fresh") else request) | canned.IN_PAIR
+        request = (parts.SECOND if request.get("fresh") else request) | parts.IN_PAIR
     return request
 
 
@@ -106,14 +116,14 @@ def _message(
             slots.append((11,))
         else:
             count = rng.randint(1, 6) if speculative else 1
-            tokens = [
-                rng.choice((END, 100 + slot)) if chance > 0.9 and not draft else 1000 + rng.randint(0, 900)
-            ]
+            tokens = [1000 + rng.randint(0, 900)]
+            if chance > 0.9 and not draft:  # token 0 over ZeroMQ was none until February 2026
+                tokens = [rng.choice((END, 100 + slot, 0) if streamed else (END, 100 + slot))]
             tokens += [rng.randint(1000, 150_000) for _ in range(count - 1)]
             rng.shuffle(tokens)
             slots.append(tuple(tokens))
             seen[slot] = True
-    columns = rng.choice((1, 1, 2, 6, 21))
+    columns = rng.choice((1, 1, 2, 6, 50 if streamed else 21))
     return CannedMessage(
         tuple(slots), columns, preempted=tuple(preempted), aborted=tuple(aborted), stopped=tuple(stopped)
     )

@@ -1,4 +1,4 @@
-"""Writes a canned message as FastDeploy's receive op does, or as objects."""
+"""Writes a step's message as FastDeploy's receive op does, or as objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs canned steps on one class in a sandbox, and records all outcomes."""
+"""Runs steps on one class in a sandbox, and records all outcomes."""
 
 from __future__ import annotations
 

@@ -163,11 +163,12 @@ class Answer(Inbox):
             if type(result) is not dict or type(outputs := result.get("outputs")) is not dict:
                 continue
             choice = self._values.get(result.get("request_id", ""))
-            # FastDeploy takes no values out of an error, and drops tokens of another kind than text.
-            is_read = result.get("error_code", 200) == 200 and not outputs.get("decode_type")
-            if choice is not None and choice.is_open and is_read:
+            # FastDeploy drops tokens of another kind than text, and takes experts only out of an error.
+            if choice is not None and not outputs.get("decode_type"):
                 try:
-                    self._withhold(choice, result, outputs)
+                    self._withhold_experts(result)
+                    if choice.is_open and result.get("error_code", 200) == 200:
+                        self._withhold(choice, result, outputs)
                 except Exception as error:
                     note(str(error) if isinstance(error, Unknown) else "the tokenizer refuses a token id")
                     if not isinstance(error, Unknown):
@@ -177,12 +178,16 @@ class Answer(Inbox):
             if self.STOPS and result.get("finished"):
                 break
 
-    def _withhold(self, choice: Choice, result: dict[str, Any], outputs: dict[str, Any]) -> None:
-        experts, tensors = result.get("routing_data"), result.get("prompt_logprobs")
+    def _withhold_experts(self, result: dict[str, Any]) -> None:
+        """Withhold those of every choice, closed or not: the last ones are shown."""
+        experts = result.get("routing_data")
         if experts is not None and result.get("finished") and "routed_experts" in self._shown:
             is_shown = not self.STOPS or result["request_id"] == self._last
             if is_shown and are_arrays([experts]) and experts.size and experts.flags.c_contiguous:
                 self._experts, result["routing_data"] = experts, None
+
+    def _withhold(self, choice: Choice, result: dict[str, Any], outputs: dict[str, Any]) -> None:
+        tensors = result.get("prompt_logprobs")
         if tensors is not None and self._prompt is not None and choice.takes_prompt:
             choice.takes_prompt = self.STOPS and are_arrays(tensors)  # chat shows all of several
             if are_arrays(tensors):

@@ -286,6 +286,8 @@ class Lane(Spliced):
             feed.group = last
             return
         group = [one.joined() for one in feed.choices.values() if one.tokens]
+        if isinstance(last, Complete):
+            feed.choices[last["request_id"]].shown = None  # of a chunk that is not compared with the lane's
         feed.joined = len(group)
         feed.group = group + ([] if last is None else [last]) or None
 

@@ -197,8 +197,7 @@ def test_random_answers(api, monkeypatch):
     """Their tokenizer refuses some ids."""
     monkeypatch.setitem(sys.modules, "fastapi.responses", SimpleNamespace(JSONResponse=JSONResponse))
     module, is_chat = importlib.import_module(api), api == CHAT
-    scripts = [*canned_answers.scripts(is_chat)]
-    scripts += [canned_answers.random_script(number, is_chat) for number in range(60)]
+    scripts = canned_answers.scripts(is_chat, 60)
     assert trial.first_difference(module, scripts, whole=True) is None
 
 
@@ -266,6 +265,25 @@ def test_masks_experts_and_prompts(application):
     assert base64.b64decode(body["routed_experts"]) == experts.tobytes()
     assert body["choices"][0]["sampling_mask"][70] == [70, 70_000]
     assert body["choices"][0]["prompt_logprobs"][1]["2"]["logprob"] == -9999.0
+
+
+@pytest.mark.falls_back
+def test_experts_are_those_of_the_last_end_behind_that_of_a_choice_left_to_fastdeploy(application):
+    give_arrays(True)
+
+    def make():
+        yield [result(CHAT, 0, top_logprobs=REFUSED)]
+        for choice in range(2):
+            made = result(
+                CHAT, 2, choice=choice, finished=True, routing_data=one_value(np.arange(4) + choice)
+            )
+            yield unpack(msgpack.packb([made], default=None))
+
+    try:
+        body = json.loads(the_same(application, CHAT, make, n=2))
+    finally:
+        give_arrays(False)
+    assert base64.b64decode(body["routed_experts"]) == (np.arange(4) + 1).tobytes()
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -33,13 +33,6 @@ def results(plan, *names):
     return [plan.new_result(slot, 1, name, 3, None) for slot, name in enumerate(names)]
 
 
-def test_random_steps_are_delivered_as_fastdeploy_does():
-    told = imported("tests.lib.random_deliveries").compare("fastdeploy", seed=1, steps=400)
-    assert told["difference"] is None
-    assert told["quick"] > 340  # more than those without an end
-    assert told["fetched"] > 80
-
-
 def test_the_token_thread_delivers_the_fast_path(scheduler, rig_of):
     rig = rig_of("topk", ["a", "b"])
     rig.processor.cached_generated_tokens = scheduler

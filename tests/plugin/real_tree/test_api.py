@@ -30,7 +30,7 @@ from fd_postproc.fastdeploy.api import feed, lane
 from tools.accept import answers, canned_answers
 gate.judge = lambda *told: judgements.Verdict((), {})
 module = importlib.import_module("fastdeploy.entrypoints.openai.serving_chat")
-tried = canned_answers.scripts(True)
+tried = canned_answers.scripts(True, 40)
 values, part, told = lane.Lane._values, feed.Feed._part, []
 def later(*told, **how):
     made = values(*told, **how)

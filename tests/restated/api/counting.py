@@ -35,6 +35,11 @@ class Seen:
             return "abort"
         return "length" if self.tokens == most else "tool_calls" if self.has_called else "stop"
 
+    @staticmethod
+    def shows(request: Any) -> bool:
+        """Whether a request shows the draft's log-probabilities, too."""
+        return bool(getattr(request, "include_draft_logprobs", False))
+
 
 class Whole(Seen):
     """A choice of an answer that is not streamed, and what it will show."""
@@ -48,11 +53,6 @@ class Whole(Seen):
         self.rows: tuple[list[list[Any]], ...] = ([[], [], []], [[], [], []])
         self.last: dict[str, Any] = {}
 
-    @staticmethod
-    def shows(request: Any) -> bool:
-        """Whether a request shows the draft's log-probabilities, too."""
-        return bool(getattr(request, "include_draft_logprobs", False))
-
     def keep(self, outputs: dict[str, Any], request: Any) -> None:
         """Add a result's rows to the others, as completions do."""
         for key, rows in zip(("top_logprobs", "draft_top_logprobs"), self.rows, strict=True):
@@ -65,6 +65,11 @@ class Whole(Seen):
         """Add a sampling mask, of one token or of several."""
         if mask is not None:
             self.masks += mask if mask and isinstance(mask[0], list) else [mask]
+
+
+def columns_of(client: Any, asked: int | None) -> int | None:
+    """How many candidates a request asks for; -1: all."""
+    return client.ori_vocab_size if asked == -1 else asked
 
 
 def encoded(experts: Any) -> str | None:

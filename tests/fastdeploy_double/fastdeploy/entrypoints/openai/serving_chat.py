@@ -17,7 +17,7 @@ from fastdeploy.entrypoints.openai.protocol import (  # noqa: F401
     UsageInfo,
 )
 from fastdeploy.entrypoints.openai.response_processors import ChatResponseProcessor
-from tests.restated.api.counting import Seen, Whole, encoded, event, failed, index_of
+from tests.restated.api.counting import Seen, Whole, columns_of, encoded, event, failed, index_of
 from tests.restated.api.logprobs import steps_of
 
 
@@ -65,8 +65,9 @@ class OpenAIServingChat:
             )
 
         def scores(top):
+            columns = columns_of(client, request.top_logprobs)
             return self._create_chat_logprobs(
-                top, request.logprobs, request.top_logprobs, request.include_logprobs_decode_token
+                top, request.logprobs, columns, request.include_logprobs_decode_token
             )
 
         def prompt_scores(result):
@@ -90,7 +91,7 @@ class OpenAIServingChat:
                 async for result in processor.process_response_chat(
                     group, True, request.include_stop_str_in_output, request
                 ):
-                    one, outputs, top = seen[index_of(result)], result["outputs"], None
+                    one, outputs, top, draft = seen[index_of(result)], result["outputs"], None, None
                     if result.get("error_code", 200) != 200:
                         raise ValueError(result["error_msg"])
                     arrival = one.arrival(result["metrics"])
@@ -104,6 +105,7 @@ class OpenAIServingChat:
                     one.add(outputs)
                     if request.logprobs and outputs["top_logprobs"] is not None:
                         top = scores(outputs["top_logprobs"])
+                        draft = scores(outputs["draft_top_logprobs"]) if one.shows(request) else None
                     if outputs["skipped"] and not request.return_token_ids:
                         continue
                     delta = DeltaMessage(
@@ -120,7 +122,7 @@ class OpenAIServingChat:
                         index=index_of(result),
                         delta=delta,
                         logprobs=top,
-                        draft_logprobs=None,
+                        draft_logprobs=draft,
                         sampling_mask=outputs.get("sampling_mask"),
                         arrival_time=arrival,
                         speculate_metrics=None,
@@ -150,9 +152,6 @@ class OpenAIServingChat:
         client, left = self.engine_client, request.n or 1
         seen, choices, experts = [Whole() for _ in range(left)], [], None
 
-        def columns(asked):
-            return client.ori_vocab_size if asked == -1 else asked
-
         try:
             _, queue = await client.connection_manager.get_connection(request_id, left)
             processor = ChatResponseProcessor(client.data_processor)
@@ -175,7 +174,7 @@ class OpenAIServingChat:
                         made = self._create_chat_logprobs(
                             outputs[name],
                             request.logprobs,
-                            columns(request.top_logprobs),
+                            columns_of(client, request.top_logprobs),
                             request.include_logprobs_decode_token,
                         )
                         values.extend(made.content if made else [])

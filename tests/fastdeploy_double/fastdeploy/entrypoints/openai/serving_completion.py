@@ -12,7 +12,7 @@ from fastdeploy.entrypoints.openai.protocol import (  # noqa: F401
     PromptTokenUsageInfo,
     UsageInfo,
 )
-from tests.restated.api.counting import Seen, Whole, encoded, event, failed, index_of
+from tests.restated.api.counting import Seen, Whole, columns_of, encoded, event, failed, index_of
 from tests.restated.api.logprobs import steps_of
 
 
@@ -73,7 +73,7 @@ class OpenAIServingCompletion:
                 for result in group:
                     if result.get("error_code", 200) != 200:
                         raise ValueError(result["error_msg"])
-                    index, outputs, top = index_of(result), result["outputs"], None
+                    index, outputs, top, draft = index_of(result), result["outputs"], None, None
                     one, prompt = seen[index], None
                     if index not in begun:
                         begun.add(index)
@@ -97,7 +97,12 @@ class OpenAIServingCompletion:
                     await self._process_echo_logic(request, index, outputs)
                     one.add(outputs)
                     if request.logprobs is not None and outputs["top_logprobs"] is not None:
-                        top = self._create_completion_logprobs(outputs["top_logprobs"], request.logprobs, 0)
+                        columns = columns_of(client, request.logprobs)
+                        top = self._create_completion_logprobs(outputs["top_logprobs"], columns, 0)
+                        if one.shows(request):
+                            draft = self._create_completion_logprobs(
+                                outputs["draft_top_logprobs"], columns, 0
+                            )
                     if outputs["skipped"] and not request.return_token_ids:
                         continue
                     choice = CompletionResponseStreamChoice(
@@ -110,7 +115,7 @@ class OpenAIServingCompletion:
                         arrival_time=arrival,
                         logprobs=top,
                         prompt_logprobs=None if request.return_token_ids else prompt,
-                        draft_logprobs=None,
+                        draft_logprobs=draft,
                     )
                     if result["finished"]:
                         left -= 1
@@ -147,10 +152,7 @@ class OpenAIServingCompletion:
         max_tokens_list,
     ):
         client, left, seen = self.engine_client, num_choices, [Whole() for _ in range(num_choices)]
-
-        def columns(asked):
-            return client.ori_vocab_size if asked == -1 else asked
-
+        columns = columns_of(client, request.logprobs)
         try:
             _, queue = await client.connection_manager.get_connection(request_id, left)
             while left:
@@ -175,9 +177,7 @@ class OpenAIServingCompletion:
                     prompt = self._build_prompt_logprobs(
                         one.prompt, request.prompt_logprobs, request.include_logprobs_decode_token
                     )
-                made = [
-                    self._create_completion_logprobs(rows, columns(request.logprobs), 0) for rows in one.rows
-                ]
+                made = [self._create_completion_logprobs(rows, columns, 0) for rows in one.rows]
                 choices.append(
                     CompletionResponseChoice(
                         index=index,
