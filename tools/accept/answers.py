@@ -211,7 +211,7 @@ class LaneSide(Side):
         self._changes += [
             (lane.Lane, "_choice_of", chosen),
             (*place, counted),
-            (streams.Judged, "why_not", lambda judged, processor: None),
+            (streams.Streams, "_why_not", lambda *of: None),
             *_connections(),
             *streams.ours_in(module),
         ]
@@ -255,7 +255,7 @@ class AnswerSide(BodySide):
         )
         self._changes += [
             (answers.Answer, "marked", counted),
-            (answers._Judged, "is_known", lambda judged, handler: True),
+            (answers, "why_not", lambda *of: None),
             *_connections(),
             answers.replacement(module),
         ]

@@ -41,16 +41,13 @@ def register() -> None:
         )
 
 
-_told: set[tuple[str, str]] = set()  # parts that are left, and why
-
-
 def _put_in(name: str, module: Any) -> None:
     """Register a part of the plug-in to run when a module has been imported."""
     try:
         from ..events.gauges import report
-        from ..events.log import api_log
         from ..gate.judgements import gate
         from ..gate.seams import API, API_PARTS, SEAMS
+        from .judged import leave
 
         seam = API_PARTS[name]
         reason = gate.put_in(seam, module)
@@ -59,9 +56,8 @@ def _put_in(name: str, module: Any) -> None:
         if not gate.is_taken(seam):  # what is taken is reported when it serves: `started`
             report({name: False}, API)
         has_own = getattr(module, "__name__", "") in SEAMS["api chunks"].modules  # its classes are its own
-        if (has_own or not gate.is_taken(seam)) and (name, reason) not in _told:
-            _told.add((name, reason))  # one class may be seen in several modules
-            api_log().info(f"fd_postproc: API side leaves {seam.name} to FastDeploy: {reason}")
+        if has_own or not gate.is_taken(seam):  # one class may be seen in several modules
+            leave(seam.name, reason)
     except Exception:
         logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
 

@@ -30,6 +30,7 @@ from ..gate.called import bound_function, is_code_of
 from .chunks._chunks import Template, Unknown, is_plain, note_unwritten
 from .connections import NoResults, registering
 from .feed import Choice, Feed
+from .scores import Asked, AskedOfChat, AskedOfCompletion
 from .shapes import RESULT, Shapes, usage_in
 from .text.parsers import Complete
 from .text.views import views_of
@@ -99,6 +100,7 @@ class Lane(Spliced):
 
     TEXT = ""
     """Key of the text in a chunk."""
+    ASKED: type[Asked]
 
     def __init__(
         self,
@@ -303,7 +305,7 @@ class Lane(Spliced):
             if self._unlike >= MOST_UNLIKE or not self._guard.is_on or type(choice.start) is not float:
                 return
             is_other = outputs["tool_calls"] is not None or result.get("prompt_logprobs")
-            is_seen = self._feed.scores_of is not None and outputs.get("top_logprobs") is not None
+            is_seen = self._feed.asked.columns is not None and outputs.get("top_logprobs") is not None
             if is_other or is_seen or not self._is_plain(result):
                 return
             arrival = metrics["engine_recv_latest_token_time"] - choice.start
@@ -332,7 +334,7 @@ class Lane(Spliced):
 class ChatLane(Lane):
     """The lane of a chat completion."""
 
-    TEXT = "content"
+    TEXT, ASKED = "content", AskedOfChat
 
     @staticmethod
     def _is_asked_for_usage(request: Any) -> bool:
@@ -346,7 +348,7 @@ class ChatLane(Lane):
 class CompletionLane(Lane):
     """The lane of a completion."""
 
-    TEXT = "text"
+    TEXT, ASKED = "text", AskedOfCompletion
 
 
 def weights_of(client: Any) -> Callable[[], Any]:

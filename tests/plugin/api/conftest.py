@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from fd_postproc.fastdeploy.api import judged
 from tests.lib.children import python
 
 ENGINE = """
@@ -27,6 +28,11 @@ while True:
 @pytest.fixture(autouse=True)
 def nothing_is_mended(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_MENDS", "0")
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_logged(monkeypatch):
+    monkeypatch.setattr(judged, "_left", set())
 
 
 @pytest.fixture

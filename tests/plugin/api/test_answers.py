@@ -18,7 +18,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from fd_postproc.fastdeploy.api import answers, responses
+from fd_postproc.fastdeploy.api import answers, judged, responses
 from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks._chunks import give_arrays, unpack
 from fd_postproc.fastdeploy.api.connections import NoResults
@@ -361,7 +361,7 @@ def test_an_error_instead_of_an_answer(api, application):
 def test_what_somebody_wraps_later_is_called_and_named(where, application, monkeypatch, caplog):
     handler, name = handler_of(CHAT)
     cls, calls, create = type(handler), [], "_create_chat_logprobs"
-    monkeypatch.setattr(answers, "api_log", logging.getLogger)
+    monkeypatch.setattr(judged, "api_log", logging.getLogger)
 
     def wrapping(stock):
         @functools.wraps(stock)
@@ -382,7 +382,7 @@ def test_what_somebody_wraps_later_is_called_and_named(where, application, monke
     assert body.count("-2e-07") == 40
     assert len(calls) == (1 if where == "answer" else 40)
     (line,) = [one for one in caplog.messages if "leaves api answers to FastDeploy" in one]
-    assert {"row": f"{create} is wrapped", "answer": f"{name} is wrapped", "handler": "on a handler"}[
+    assert {"row": f"{create} is wrapped", "answer": f"{name} is wrapped", "handler": "on an object of OpenAIServing"}[
         where
     ] in line
 
@@ -410,7 +410,7 @@ def test_a_route_that_makes_no_response_is_noticed(application):
 
 @pytest.mark.falls_back
 def test_a_failure_of_ours_before_an_answer_begins_leaves_it_to_fastdeploy(application, monkeypatch):
-    monkeypatch.setattr(answers.ChatAnswer, "_asked", lambda *told: 1 // 0)
+    monkeypatch.setattr(answers.ChatAnswer, "ASKED", lambda *told: 1 // 0)
     the_same(application, CHAT, lambda: scored(CHAT))
 
 

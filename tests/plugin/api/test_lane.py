@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from fd_postproc.fastdeploy.api import feed, lane, streams
+from fd_postproc.fastdeploy.api import feed, judged, lane, streams
 from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores, Template, unpack
 from fd_postproc.fastdeploy.api.chunks.float_style import float_style
@@ -376,7 +376,8 @@ def test_streams_without_a_lane_have_log_probabilities_of_ours(api, laned, spell
 def feed_of(results, shows_ids=False):
     request = SimpleNamespace(return_token_ids=shows_ids, include_draft_logprobs=True)
     guards = Guard("api chunks"), Guard("api chunks")
-    made = feed.Feed("a", request, lambda top: ChatScores.of(top, 0, None), None, float_style(), *guards)
+    asked = SimpleNamespace(columns=0, prompt_columns=None, scores=lambda top: ChatScores.of(top, 0, None))
+    made = feed.Feed("a", request, asked, float_style(), *guards)
     for one in results:
         made._withhold(one)
     return made
@@ -576,12 +577,12 @@ def test_a_prompts_log_probabilities_that_ours_does_not_know_are_fastdeploys(
 def test_a_prompts_log_probabilities_that_somebody_else_makes_are_fastdeploys_and_named(
     api, where, laned, spelling, built, monkeypatch, log
 ):
-    monkeypatch.setattr(streams, "api_log", lambda: logging.getLogger("lane"))
+    monkeypatch.setattr(judged, "api_log", lambda: logging.getLogger("lane"))
     module = importlib.import_module(api)
     cls = module.OpenAIServingChat if api == CHAT else module.OpenAIServingCompletion
     name, init = "_build_prompt_logprobs", cls.__init__
-    built.clear()
-    log.clear()
+    for one in (built, log, judged._left):
+        one.clear()
     stock = vars(cls)[name]
 
     def with_its_own(handler, client):
@@ -598,14 +599,14 @@ def test_a_prompts_log_probabilities_that_somebody_else_makes_are_fastdeploys_an
         the_same(api, spelling, lambda: prompted(api), prompt_logprobs=2)
     assert built == [6] * 4
     (line,) = [one for one in log.messages if "leaves" in one]
-    assert {"class": name, "module": "clamp_prompt_logprobs", "handler": "on a handler"}[where] in line
+    assert {"class": name, "module": "clamp_prompt_logprobs", "handler": "on an object of OpenAIServing"}[where] in line
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_log_probabilities_that_somebody_else_makes_are_fastdeploys_and_named(
     api, laned, spelling, monkeypatch, log
 ):
-    monkeypatch.setattr(streams, "api_log", lambda: logging.getLogger("lane"))
+    monkeypatch.setattr(judged, "api_log", lambda: logging.getLogger("lane"))
     the_same(api, spelling, lambda: scored(api), **asked(api))
     cls = getattr(
         importlib.import_module(api), "OpenAIServingChat" if api == CHAT else "OpenAIServingCompletion"
@@ -932,7 +933,7 @@ def test_the_ends_of_a_generator(ends, laned, processor_class):
 def test_a_function_that_is_wrapped_later_is_named_and_new_streams_are_fastdeploys(
     laned, processor_class, monkeypatch, log
 ):
-    monkeypatch.setattr(streams, "api_log", lambda: logging.getLogger("lane"))
+    monkeypatch.setattr(judged, "api_log", lambda: logging.getLogger("lane"))
     the_same(CHAT, processor_class, lambda: answer(CHAT))
     assert laned
     processors = importlib.import_module("fastdeploy.entrypoints.openai.response_processors")
@@ -953,7 +954,7 @@ def test_a_function_that_is_wrapped_later_is_named_and_new_streams_are_fastdeplo
 
 
 def test_a_data_processor_that_is_not_known_is_named(laned, log, monkeypatch):
-    monkeypatch.setattr(streams, "api_log", lambda: logging.getLogger("lane"))
+    monkeypatch.setattr(judged, "api_log", lambda: logging.getLogger("lane"))
     with contextlib.closing(asyncio.new_event_loop()):
         _, stream = stream_of(CHAT, Processor(None, None), True)
         assert not isinstance(stream, lane.Lane)

@@ -9,7 +9,7 @@ import pytest
 
 from fd_postproc import doctor
 from fd_postproc.doctor import Finding, Scope
-from fd_postproc.fastdeploy.api import entry, watchdog
+from fd_postproc.fastdeploy.api import entry, judged, watchdog
 from fd_postproc.fastdeploy.events import gauges, guard
 from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.fastdeploy.gate.seams import API, SEAMS
@@ -31,8 +31,7 @@ def test_a_module_of_another_kind_keeps_its_own(name):
 def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     pytest.importorskip("prometheus_client")
     monkeypatch.setattr(gate, "_taken", set())
-    monkeypatch.setattr("fd_postproc.fastdeploy.events.log.api_log", logging.getLogger)
-    monkeypatch.setattr(entry, "_told", set())
+    monkeypatch.setattr(judged, "api_log", logging.getLogger)
     with caplog.at_level(logging.INFO):
         for _ in range(2):  # as two modules that have the same class
             entry._put_in("unpacking", OTHER)
@@ -75,7 +74,7 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     main = ModuleType("__main__")
     main.__spec__ = SimpleNamespace(name=PARTS[programs[0]].module)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr("fd_postproc.fastdeploy.events.log.api_log", lambda: logging.getLogger("fd_postproc"))
+    monkeypatch.setattr(judged, "api_log", lambda: logging.getLogger("fd_postproc"))
     taken = {seam.name for seam in PARTS.values() if not seam.is_program}
     monkeypatch.setattr(gate, "_taken", taken)
     put_in, watched = [], []
