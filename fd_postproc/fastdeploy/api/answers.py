@@ -171,8 +171,9 @@ class Answer(Inbox):
         experts, tensors = result.get("routing_data"), result.get("prompt_logprobs")
         if experts is not None and result.get("finished") and "routed_experts" in self._shown:
             is_shown = not self.STOPS or result["request_id"] == self._last
-            if is_shown and are_arrays([experts]) and experts.size and experts.flags.c_contiguous:
-                self._experts, result["routing_data"] = experts, None
+            numbers = importlib.import_module("numpy").asarray(experts)  # as FastDeploy has it
+            if is_shown and numbers.dtype.kind == "i" and numbers.size and numbers.flags.c_contiguous:
+                self._experts, result["routing_data"] = numbers, None
         if tensors is not None and self._asked.prompt_columns is not None and choice.takes_prompt:
             choice.takes_prompt = self.STOPS and are_arrays(tensors)  # chat shows all of several
             if are_arrays(tensors):

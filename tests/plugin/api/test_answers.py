@@ -246,8 +246,22 @@ def test_what_stands_behind_an_end_in_its_group_is_what_fastdeploys_generator_ta
     assert body.count("-0.25") == {CHAT: 5, COMPLETION: 2 * 4}[api]
 
 
-def test_masks_experts_and_prompts(application):
+@pytest.mark.parametrize("as_lists", [False, True], ids=["arrays", "lists"])
+def test_masks_experts_and_prompts(as_lists, application, monkeypatch):
+    """An engine without the plug-in sends experts as lists."""
     give_arrays(True)
+    monkeypatch.setattr(answers, "_ENCODED", 300)
+    beside, turns = [], []
+
+    async def counted(handler, queue, routed):
+        async def other():
+            while not routed.done():
+                turns.append(1)
+                await asyncio.sleep(0)
+
+        if not beside:
+            beside.append(asyncio.ensure_future(other()))
+
     experts = np.arange(200_000).reshape(-1, 4)
     prompt = [np.array([[1, 2], [3, 4]]), np.array([[-0.5, -np.inf], [-0.25, -1.0]]), np.array([1, 2])]
 
@@ -255,14 +269,18 @@ def test_masks_experts_and_prompts(application):
         for step in range(100):
             more = {"prompt_logprobs": [one_value(one) for one in prompt]} if step == 0 else {}
             if step == 99:
-                more |= {"routing_data": one_value(experts)}
+                more |= {"routing_data": experts.tolist() if as_lists else one_value(experts)}
             made = result(CHAT, step, finished=step == 99, sampling_mask=[step, 70_000], **more)
             yield unpack(msgpack.packb([made], default=None))
 
     try:
-        body = json.loads(the_same(application, CHAT, make, columns=None, prompt_logprobs=1))
+        theirs = asyncio.run(body_of(application, CHAT, make(), False, columns=None, prompt_logprobs=1))
+        ours = body_of(application, CHAT, make(), between=counted, columns=None, prompt_logprobs=1)
+        assert asyncio.run(ours) == theirs
     finally:
         give_arrays(False)
+    assert len(turns) > experts.nbytes // answers._ENCODED  # one a piece
+    body = json.loads(theirs)
     assert base64.b64decode(body["routed_experts"]) == experts.tobytes()
     assert body["choices"][0]["sampling_mask"][70] == [70, 70_000]
     assert body["choices"][0]["prompt_logprobs"][1]["2"]["logprob"] == -9999.0
@@ -382,9 +400,11 @@ def test_what_somebody_wraps_later_is_called_and_named(where, application, monke
     assert body.count("-2e-07") == 40
     assert len(calls) == (1 if where == "answer" else 40)
     (line,) = [one for one in caplog.messages if "leaves api answers to FastDeploy" in one]
-    assert {"row": f"{create} is wrapped", "answer": f"{name} is wrapped", "handler": "on an object of OpenAIServing"}[
-        where
-    ] in line
+    assert {
+        "row": f"{create} is wrapped",
+        "answer": f"{name} is wrapped",
+        "handler": "on an object of OpenAIServing",
+    }[where] in line
 
 
 @pytest.mark.falls_back

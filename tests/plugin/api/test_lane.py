@@ -599,7 +599,9 @@ def test_a_prompts_log_probabilities_that_somebody_else_makes_are_fastdeploys_an
         the_same(api, spelling, lambda: prompted(api), prompt_logprobs=2)
     assert built == [6] * 4
     (line,) = [one for one in log.messages if "leaves" in one]
-    assert {"class": name, "module": "clamp_prompt_logprobs", "handler": "on an object of OpenAIServing"}[where] in line
+    assert {"class": name, "module": "clamp_prompt_logprobs", "handler": "on an object of OpenAIServing"}[
+        where
+    ] in line
 
 
 @pytest.mark.parametrize("api", APIS)
