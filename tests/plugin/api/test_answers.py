@@ -28,8 +28,8 @@ from tests.restated.api import logprobs
 from tools.accept import answers as trial
 from tools.accept import canned_answers, virtual_time
 
+from .laned import NAMES, LanedConnections, result
 from .test_arrays import one_value
-from .test_lane import NAMES, LanedConnections, result
 from .test_responses import JSONResponse
 
 APIS = [CHAT, COMPLETION]
