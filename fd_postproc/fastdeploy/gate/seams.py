@@ -329,11 +329,10 @@ _ROWS = (
         (_UTILS,),
         (
             *("DealerConnectionManager.__init__", "DealerConnectionManager.initialize"),
-            "DealerConnectionManager.get_connection",
-            *("DealerConnectionManager.request_map", "DealerConnectionManager.pull_client.read"),
+            *("DealerConnectionManager.get_connection", "DealerConnectionManager.request_map"),
         ),
         "api.connections:install",
-        "results are kept that come before their request is registered; every stream gets a turn",
+        "results are kept that come before their request is registered",
         "FastDeploy's map drops an early result; its request ends with an error that says so",
         (
             *("DealerConnectionManager._dispatch_batch_responses", "DealerConnectionManager.get_connection"),
