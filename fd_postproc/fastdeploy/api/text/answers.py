@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ....support.known import Known
 from ...events.guard import Guard
 from ...events.log import api_log
 from . import mends
 from .answer_text import AnswerText
-from .behind import Behind
 from .joined_results import are_expected, withdraw
 from .ways import OF_IDS, REPLACEMENT, Tokenizers, decode_token
 
@@ -170,5 +170,5 @@ def go_back(answers: Any, task_id: Any, before: tuple[int, int, int] | None) -> 
     del state[2][before[2] :]
 
 
-_answers: Behind[Answers] = Behind()  # by `ids2tokens`
-keep, answers_of = _answers.keep, _answers.of
+_known: Known[Answers] = Known()  # by `ids2tokens`
+keep, answers_of = _known.keep, _known.of

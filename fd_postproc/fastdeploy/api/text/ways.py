@@ -11,15 +11,14 @@ tokenizer for ERNIE, which is written in Python.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import random
 import re
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ....support.known import Known
 from ...events.counters import note
 from ...gate.seams import NotPlain
 from ..chunks._chunks import ByteTokens, PieceTokens
@@ -80,14 +79,13 @@ class Tokenizers:
     """Cache of the fast path of each tokenizer, decided when the tokenizer is first used."""
 
     def __init__(self) -> None:
-        self.known: dict[int, tuple[Callable[[], Any], Any, Ways]] = {}
+        self._known: Known[tuple[Any, Ways]] = Known()
 
     def ways_of(self, tokenizer: Any) -> Ways:
         """How a tokenizer can be called."""
-        name, below = id(tokenizer), _library_of(tokenizer)
-        last, library, ways = self.known.get(name, _NONE)
-        if last() is tokenizer and library is below:
-            return ways
+        known, below = self._known.of(tokenizer), _library_of(tokenizer)
+        if known is not None and known[0] is below:
+            return known[1]
         ways = Ways()
         try:
             ways = ways_of(tokenizer)
@@ -95,13 +93,7 @@ class Tokenizers:
             note(f"texts of new tokens: {reason}")
         except Exception as error:
             note(f"texts of new tokens: {type(error).__name__}")
-        with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is asked about each time
-            gone = weakref.ref(tokenizer, lambda _: self.known.pop(name, None))
-            self.known[name] = gone, below, ways
-        return ways
-
-
-_NONE: tuple[Callable[[], Any], Any, Ways] = (lambda: None, None, Ways())
+        return self._known.keep(tokenizer, (below, ways))[1]
 
 
 def ways_of(tokenizer: Any) -> Ways:
