@@ -100,18 +100,17 @@ class Template:
 
 def is_plain(result: dict[str, Any]) -> bool: ...
 
-@final
-class ByteTokens:
-    def __init__(self, library: Any, bytes_of: dict[str, int], size: int) -> None: ...
-    def new_text(
-        self, ids: list[int], prefix: int, read: int, to_the_end: bool = False
-    ) -> tuple[str, int, int] | None: ...
+BY_BYTE: str
 
 @final
-class PieceTokens:
-    mends: bool
+class TokenBytes:
+    errors: str | None
     def __init__(
-        self, meet: Callable[[int], tuple[bytes, bytes, int] | None], stays_at_start: bool, size: int
+        self,
+        meet: Callable[[int], tuple[bytes, bytes, int] | None],
+        stays_at_start: bool,
+        size: int,
+        errors: str | None = ...,
     ) -> None: ...
     def new_text(
         self, ids: list[int], prefix: int, read: int, to_the_end: bool = False

@@ -8,6 +8,7 @@ from typing import Any
 from ....support.known import Known
 from ...events.guard import Guard
 from ...events.log import api_log
+from ..chunks._chunks import BY_BYTE
 from . import mends
 from .answer_text import AnswerText
 from .joined_results import are_expected, withdraw
@@ -97,7 +98,7 @@ class Answers:
         new_text = self.ways_of(tokenizer).new_text
         if releases and REPLACEMENT in text[-2:]:
             mends.count(releases)
-        elif getattr(getattr(new_text, "__self__", None), "mends", False):
+        elif getattr(getattr(new_text, "__self__", None), "errors", None) == BY_BYTE:
             mends.count(mends.BROKEN)
 
     def hold_text(self, tokenizer: Any, state: list[Any], more: Sequence[int] = ()) -> bool:
