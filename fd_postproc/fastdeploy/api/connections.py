@@ -67,7 +67,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.results: deque[Any] = deque()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._waiter: Any = None
         self._seen: Any = None  # the waiter at the last look
         self._is_silent = False
@@ -94,7 +94,7 @@ class Inbox:
     async def wait(self) -> bool:
         """Wait for results; True if none have come for a while."""
         self._is_silent = False
-        waiter = self._waiter = self._loop.create_future()
+        waiter = self._waiter = self.loop.create_future()
         try:
             await waiter
         finally:

@@ -10,7 +10,6 @@ long for the stream's first prompt, two for its second.  So its chunk says which
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import re
 from typing import Any
@@ -19,10 +18,11 @@ from ..events.counters import note
 from ..events.guard import Guard
 from .chunks._chunks import FloatStyle, PromptScores, Scores, Unknown
 from .scores import Asked, are_arrays
-from .shapes import RESULT
 from .text.parsers import Complete
-from .waits import Next, silence
+from .waits import Next
 
+RESULT = '"arrival_time":'
+"""What the chunk of a result has, and no other one: no chunk with a choice's role, or with its prompt."""
 _KEY, _DRAFT_KEY = '"logprobs":', '"draft_logprobs":'
 """No text of a chunk can hold these: there their quotes would be escaped.  Each choice has both once."""
 _PROMPT = re.compile(r'(?<="prompt_logprobs":)\[null((?:,\{\})+)\]')
@@ -97,13 +97,12 @@ class Feed:
         guard: Guard,
         scores_guard: Guard,
     ) -> None:
-        self.name, self.asked, self._style = name, asked, style
+        self.name, self.asked, self.style = name, asked, style
         self._guard, self._scores_guard = guard, scores_guard
         self.choices: dict[str, Choice] = {}
         self.shows_ids, self._shows_drafts = bool(request.return_token_ids), request.include_draft_logprobs
         self.shows_skipped = self.shows_ids
         self.source: Any = None
-        self._is_watched = False
         self.group: Any = None
         self.joined = self.drops = 0
         self.in_hand: tuple[dict[str, Any], Choice, bool] | None = None
@@ -115,12 +114,6 @@ class Feed:
     def get(self) -> Next:
         """The next group of results, to be awaited."""
         return Next(self)
-
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have waits at the inbox end now and then."""
-        if not self._is_watched:
-            self._is_watched = True
-            silence(loop).watch(self.source)
 
     async def taken(self) -> Any:
         """Take the next group of results."""
@@ -220,7 +213,7 @@ class Feed:
         number = found[1].count("{")
         made = self._prompts[number]
         if not isinstance(made, str):
-            made = self._prompts[number] = made.json(self._style)
+            made = self._prompts[number] = made.json(self.style)
         return made
 
     def _part(self, part: str) -> str:
@@ -231,13 +224,13 @@ class Feed:
             outputs, top, draft = self._withheld.pop(0)
         if draft is not None:
             first, key, last = part.partition(f"{_DRAFT_KEY}null")
-            part = f"{first}{_DRAFT_KEY}{draft.json(self._style)}{last}"
+            part = f"{first}{_DRAFT_KEY}{draft.json(self.style)}{last}"
             if not key:
                 raise ValueError("a chunk has no place for a draft's log-probabilities")
         if top is not None:
             if not part.startswith("null"):
                 raise ValueError("a chunk has no place for log-probabilities")
-            part = top.json(self._style) + part[4:]
+            part = top.json(self.style) + part[4:]
             if self._scores_guard.in_a_row:
                 self._scores_guard.worked()
         return part

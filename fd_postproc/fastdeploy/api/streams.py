@@ -20,25 +20,20 @@ from ..gate import replacements
 from ..gate.judgements import gate
 from ..gate.seams import NotPlain
 from . import scores
+from .chunks._chunks import Template
 from .chunks.float_style import float_style
 from .feed import Choice, Feed
 from .judged import Judged, leave
 from .lane import SEAM, ChatLane, CompletionLane, Lane, Spliced
-from .shapes import Shapes
 from .text.plain_answers import METHODS, check_class
 from .text.views import STREAMED, processors_of
 from .waits import Asyncio
 
-LANES: dict[str, tuple[str, str, type[Lane], str]] = {
-    "serving_chat": ("OpenAIServingChat", "chat_completion_stream_generator", ChatLane, "metadata"),
-    "serving_completion": (
-        "OpenAIServingCompletion",
-        "completion_stream_generator",
-        CompletionLane,
-        "suffix",
-    ),
+LANES: dict[str, tuple[str, str, type[Lane]]] = {
+    "serving_chat": ("OpenAIServingChat", "chat_completion_stream_generator", ChatLane),
+    "serving_completion": ("OpenAIServingCompletion", "completion_stream_generator", CompletionLane),
 }
-"""By module: class and generator of FastDeploy's, its lane, and a field of the request with more options."""
+"""By module: class and generator of FastDeploy's, and its lane."""
 _SHOWN = '["skipped"] and not request.return_token_ids'
 """In a module that shows ids of results without text: since the end of March 2026.  Others have no lane."""
 FUNCTIONS = (*METHODS, "process_response_chat")
@@ -52,7 +47,7 @@ def install(module: Any) -> Callable[[], None]:
 
 def ours_in(module: Any) -> list[tuple[Any, str, Any]]:
     """What is replaced in a serving module: holder, name, and ours."""
-    owner, name, _, _ = LANES[module.__name__.rpartition(".")[2]]
+    owner, name, _ = LANES[module.__name__.rpartition(".")[2]]
     cls = vars(module)[owner]
     stock, streams = vars(cls)[name], Streams(module)
 
@@ -61,26 +56,14 @@ def ours_in(module: Any) -> list[tuple[Any, str, Any]]:
         generator = stock(*arguments, **options)
         try:
             if streams.guard.is_on:
-                return streams.made(generator, _Given(places, arguments, options))
+                return streams.made(generator, {**dict(zip(names, arguments, strict=False)), **options})
         except Exception as error:
             streams.guard.failed(error)
         return generator
 
-    places = {name: place for place, name in enumerate(inspect.signature(stock).parameters)}
+    names = tuple(inspect.signature(stock).parameters)
     is_asyncio = vars(module).get("asyncio") is asyncio
     return [(cls, name, stream), *([(module, "asyncio", Asyncio("asyncio"))] if is_asyncio else [])]
-
-
-class _Given:
-    """The arguments of a call, by name."""
-
-    __slots__ = ("_arguments", "_options", "_places")
-
-    def __init__(self, places: dict[str, int], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        self._places, self._arguments, self._options = places, arguments, options
-
-    def __getitem__(self, name: str) -> Any:
-        return self._options[name] if name in self._options else self._arguments[self._places[name]]
 
 
 class Streams:
@@ -96,15 +79,15 @@ class Streams:
         style = float_style()
         if style is None:
             raise NotPlain("pydantic prints floats in none of the ways known here")
-        _, _, self._lane, self._extra = LANES[module.__name__.rpartition(".")[2]]
+        _, _, self._lane = LANES[module.__name__.rpartition(".")[2]]
         self._shows_skipped = _SHOWN in "".join(linecache.getlines(module.__file__))
         self.guard, self._scores_guard = Guard(SEAM, api_log), Guard(scores.SEAM, api_log)
-        self._style, self._shapes, self._of_prompts = style, Shapes(style), self._extra == "suffix"
+        self._style, self._templates = style, dict[Any, Template]()
         self._judged = Judged(module, lambda one, names: self._why_not(module, one))
         self._judged_scores = Judged(module, lambda one, names: scores.why_not(module, names))
         self._make_id = getattr(importlib.import_module("fastdeploy.utils"), "make_choice_id", "{}_{}".format)
 
-    def made(self, generator: Any, given: Any) -> Any:
+    def made(self, generator: Any, given: dict[str, Any]) -> Any:
         """What the response iterates, in place of FastDeploy's generator.
 
         `given` are the generator's arguments by name.
@@ -128,25 +111,24 @@ class Streams:
         if self._may_be_steady(request, given):
             try:
                 self._judged.check(processor, FUNCTIONS)
-                count, make_id = given["num_choices"] if self._of_prompts else request.n or 1, self._make_id
-                for i in range(count):
-                    one = make_id(name, i)
+                for i in range(given.get("num_choices", request.n or 1)):
+                    one = self._make_id(name, i)
                     feed.choices[one] = Choice(i, one)
-                return self._lane(generator, feed, handler, request, self._shapes, self.guard)
+                return self._lane(generator, feed, handler, request, self._templates, self.guard)
             except NotPlain as reason:
                 leave(SEAM, reason)
         is_fastdeploys = type(processor).__module__.startswith("fastdeploy.")
         return Spliced(generator, feed) if is_fastdeploys and (has_scores or has_prompt) else generator
 
-    def _may_be_steady(self, request: Any, given: Any) -> bool:
+    def _may_be_steady(self, request: Any, given: dict[str, Any]) -> bool:
         """Whether there are results in the middle of an answer, and each is a chunk like the others."""
         several = request.max_streaming_response_tokens
         if several is None:
-            extra = getattr(request, self._extra, None)
+            extra = getattr(request, self._lane.EXTRA, None)
             several = extra.get("max_streaming_response_tokens", 1) if type(extra) is dict else 1
         if not self._shows_skipped or type(several) is not int or several > 1 or request.collect_metrics:
             return False
-        limits = given["max_tokens_list"] if self._of_prompts else (given["max_tokens"],)
+        limits = given.get("max_tokens_list") or (given["max_tokens"],)
         return None in limits or max(limits) > 2
 
     @staticmethod
