@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,12 @@ from ..events.gauges import export_active
 from ..events.log import api_log, warn
 from ..gate.judgements import gate
 from ..gate.seams import NotPlain
-from . import streams
-from .arrays import in_use
+from . import scores, streams
+from .chunks._chunks import give_arrays
 from .lane import SEAM
 
+CHAT = "fastdeploy.entrypoints.openai.serving_chat"
+COMPLETION = "fastdeploy.entrypoints.openai.serving_completion"
 WHAT = {"serving_chat": "chat completions", "serving_completion": "completions"}
 
 
@@ -45,8 +46,24 @@ def decide(module: Any) -> str | None:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Install our streams in a serving module; return a function that restores FastDeploy's own."""
-    ours_in = contextlib.ExitStack()
-    ours_in.callback(streams.install(module))
-    ours_in.enter_context(in_use(module))
-    return ours_in.close
+    """Install our streams in a serving module; return a function that restores FastDeploy's own.
+
+    Values of messages come as NumPy's arrays where the code that takes them is known in each such module.
+    """
+    restore_streams, name = streams.install(module), module.__name__
+    _takes_arrays[name] = gate.judge(scores.SEAM, module).reason is None
+    _settle()
+
+    def restore() -> None:
+        restore_streams()
+        del _takes_arrays[name]
+        _settle()
+
+    return restore
+
+
+_takes_arrays: dict[str, bool] = {}  # by module
+
+
+def _settle() -> None:
+    give_arrays(bool(_takes_arrays) and all(_takes_arrays.values()))

@@ -6,7 +6,7 @@ import importlib
 import msgpack
 import numpy as np
 
-from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
+from fd_postproc.fastdeploy.api.activation import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks._chunks import unpack
 from fd_postproc.fastdeploy.api.connections import NoResults, RequestMap, with_inboxes
 from fd_postproc.fastdeploy.events.guard import Guard

@@ -1,7 +1,6 @@
 """Is ours used in a serving module?  Here in the double's serving modules."""
 
 import asyncio
-import base64
 import contextlib
 import importlib
 import sys
@@ -10,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy import loading
-from fd_postproc.fastdeploy.api import activation, arrays, entry, streams
-from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
+from fd_postproc.fastdeploy.api import activation, entry, streams
+from fd_postproc.fastdeploy.api.activation import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.events import counters
 from tests.lib.rows import each
@@ -99,32 +98,22 @@ def test_an_unknown_way_of_floats_and_what_cannot_be_told(load, monkeypatch):
         assert words in activation.decide(module)
 
 
-def encodes(self, numpy):
-    experts = self["routing_data"]
-    if not isinstance(experts, numpy.ndarray):
-        experts = numpy.array(experts)
-    return base64.b64encode(experts.tobytes()).decode()
-
-
-@each(
-    "method, accepts",
-    [(encodes, True), (lambda self: self["routing_data"], False), (lambda self: self, True), (None, True)],
-)
-def test_arrays_are_given_where_the_code_takes_them(method, accepts, load, monkeypatch):
-    module = load(CHAT)
-    monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_full_generator", method, raising=False)
-    assert arrays.accepts_arrays(module) is accepts
-
-
 @each("chat, completion", [(True, True), (True, False), (False, True)])
-def test_arrays_are_given_where_both_modules_take_them(chat, completion, monkeypatch):
+def test_arrays_are_given_where_the_code_of_both_modules_that_takes_them_is_known(
+    chat, completion, load, monkeypatch
+):
     head = b"u\1\1\0" + (2).to_bytes(4, "little")
     message = msgpack.packb([msgpack.ExtType(_chunks.ARRAY, head + b"\5\6")])
-    sides = [(SimpleNamespace(__name__=CHAT), chat), (SimpleNamespace(__name__=COMPLETION), completion)]
-    with contextlib.ExitStack() as stack:
-        for module, takes in sides:
-            monkeypatch.setattr(arrays, "accepts_arrays", lambda module, takes=takes: takes)
-            stack.enter_context(arrays.in_use(module))
+    chat_is, completion_is = load(CHAT), load(COMPLETION)
+    with contextlib.ExitStack() as stack, monkeypatch.context() as patch:
+        for cls, method, is_known in (
+            (chat_is.OpenAIServingChat, "chat_completion_full_generator", chat),
+            (completion_is.OpenAIServingCompletion, "completion_full_generator", completion),
+        ):
+            if not is_known:
+                patch.setattr(cls, method, lambda *told: None)
+        for module in (chat_is, completion_is):
+            stack.callback(activation.install(module))
         assert isinstance(_chunks.unpack(message)[0], list) is not (chat and completion)
     assert _chunks.unpack(message) == [[5, 6]]
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from fd_postproc.fastdeploy.api import answers, judged, responses
-from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
+from fd_postproc.fastdeploy.api.activation import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks._chunks import give_arrays, unpack
 from fd_postproc.fastdeploy.api.connections import NoResults
 from fd_postproc.fastdeploy.events.counters import forget, noted

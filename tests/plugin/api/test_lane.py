@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fd_postproc.fastdeploy.api import feed, lane
-from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
+from fd_postproc.fastdeploy.api.activation import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks._chunks import Template
 from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from fd_postproc.fastdeploy.api.connections import NoResults

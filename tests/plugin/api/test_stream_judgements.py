@@ -7,7 +7,7 @@ import importlib
 import logging
 
 from fd_postproc.fastdeploy.api import judged, lane
-from fd_postproc.fastdeploy.api.arrays import CHAT
+from fd_postproc.fastdeploy.api.activation import CHAT
 from tests.lib.restated_parsers import Processor
 from tests.lib.rows import each
 

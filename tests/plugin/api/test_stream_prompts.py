@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fd_postproc.fastdeploy.api.arrays import CHAT
+from fd_postproc.fastdeploy.api.activation import CHAT
 from tests.lib.rows import each
 
 from .laned import APIS, asked, prompted, the_same

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy.api import feed, lane, streams
-from fd_postproc.fastdeploy.api.arrays import CHAT
+from fd_postproc.fastdeploy.api.activation import CHAT
 from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores
 from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from fd_postproc.fastdeploy.events.guard import Guard
