@@ -218,9 +218,19 @@ def _right(api: str, columns: int | None, tokens: int) -> list[str]:
     return [make(top) for top in tops(columns, tokens)]
 
 
+def _out_of_a_message(given: list[Any]) -> list[Any]:
+    """Log-probabilities as ours has them in the API server: packed."""
+    import msgpack
+
+    from fd_postproc.fastdeploy.api.chunks._chunks import unpack
+
+    return [unpack(msgpack.packb({"top_logprobs": top}))["top_logprobs"] for top in given]
+
+
 def _make(api: str, columns: int | None, tokens: int, parts: Callable[[], Any]) -> Ready:
     made_of, inputs = parts(), tops(columns, tokens)
     is_ours = isinstance(made_of, _Lane)
+    inputs = _out_of_a_message(inputs) if is_ours else inputs
     make = made_of.chunk_of(api, columns) if is_ours else chunk_of(made_of, api, columns)
     right = _right(api, columns, tokens)
     check([make(top) for top in inputs] == right, "another chunk")

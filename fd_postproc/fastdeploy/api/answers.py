@@ -354,7 +354,7 @@ def _shown_by(name: str, kind: type[Answer]) -> set[str]:
     numpy = importlib.import_module("numpy")
     answer = vars(protocol)[name]
     (choice,) = typing.get_args(answer.model_fields["choices"].annotation)
-    top, texts = [[[0, 1]], [[-0.5, -1.5]], [[1]]], Texts(lambda token: ("aé"[token], "aé"[token]))
+    top, texts = [[[0, 1]], [[-0.5, -1.5]], [1]], Texts(lambda token: ("aé"[token], "aé"[token]))
     scores = kind.ASKED.KIND(1, texts)
     scores.add(top)
     prompt = PromptScores.of([numpy.array(one) for one in ([[7]], [[-0.5]], [3])], 0, None)

@@ -4,7 +4,7 @@
 
 Each file that is included here has one idea: numbers as serialisers print them, the buffer that is written
 into, texts of token ids made once, results out of msgpack, maps with known keys, arrays,
-answers in pieces, log-probabilities of chat, of completion and of the prompt, chunks by a template, plain
+log-probabilities of chat, of completion and of the prompt, chunks by a template, plain
 results, and new text out of new token ids.
 """
 cimport cython
@@ -49,7 +49,6 @@ include "_token_table.pxi"
 include "_packed.pxi"
 include "_map_layouts.pxi"
 include "_arrays.pxi"
-include "_pieces.pxi"
 include "_scored_rows.pxi"
 include "_chat_logprobs.pxi"
 include "_completion_logprobs.pxi"

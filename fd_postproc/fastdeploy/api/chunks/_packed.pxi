@@ -37,30 +37,6 @@ def give_arrays(bint as_numpy):
 
 cdef enum:
     DEEPEST = 64     # levels of lists and maps
-    KEYS = 512       # of maps that are remembered
-    LONGEST_KEY = 48
-
-cdef list _keys = [None] * KEYS
-
-
-cdef object _key(const char *text, size_t size):
-    """The string of a map's key, cached."""
-    cdef uint32_t mixed = <uint32_t>size
-    cdef size_t i
-    cdef Py_ssize_t key_size
-    cdef const char *key_text
-    if size > LONGEST_KEY:
-        return PyUnicode_DecodeUTF8(text, size, NULL)
-    for i in range(size):
-        mixed = (mixed ^ <unsigned char>text[i]) * 16777619u
-    mixed = (mixed ^ (mixed >> 15)) % KEYS
-    key = _keys[mixed]
-    if key is not None:
-        key_text = PyUnicode_AsUTF8AndSize(key, &key_size)
-        if <size_t>key_size == size and not memcmp(key_text, text, size):
-            return key
-    _keys[mixed] = key = _interned(PyUnicode_DecodeUTF8(text, size, NULL))
-    return key
 
 
 cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
@@ -202,6 +178,5 @@ cdef class PackedRows:
 
 from collections.abc import Sequence as _Sequence
 from copy import copy as _copy, deepcopy as _deepcopy
-from sys import intern as _interned
 
 _Sequence.register(PackedRows)
