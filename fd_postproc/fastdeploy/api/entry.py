@@ -70,6 +70,8 @@ def install(module: Any) -> Callable[[], None]:
     from ..gate.judgements import gate
     from ..gate.seams import SEAMS
     from ..loading import is_serving
+    from .text.joined_results import announce_or_withdraw
+    from .text.views import why_not_joined
     from .watchdog import watch
 
     guard = Guard("api start", api_log, most=None)  # FastDeploy's own runs in any case
@@ -85,21 +87,12 @@ def install(module: Any) -> Callable[[], None]:
                 if gate.is_taken(SEAMS["api watchdog"]):
                     watch(client)
                 started()
-                _say_what_may_be_joined(client)
+                announce_or_withdraw(client, why_not_joined)
         except Exception as error:
             guard.failed(error)
         return outcome
 
     return replacements.install("api start", (cls, "create_zmq_client", create_zmq_client))
-
-
-def _say_what_may_be_joined(client: Any) -> None:
-    try:
-        from .text import joined_results, views
-
-        joined_results.announce_or_withdraw(client, views.why_not_joined)
-    except Exception:
-        logging.getLogger("fd_postproc").exception("the engine joins no results for this API process")
 
 
 def started() -> None:

@@ -27,7 +27,6 @@ from typing import Any
 
 from ..events.counters import note
 from ..events.guard import Guard
-from ..gate.called import bound_function, is_code_of
 from .chunks._chunks import Template, Unknown, is_plain, note_unwritten
 from .connections import NoResults, registering
 from .feed import RESULT, Choice, Feed
@@ -118,7 +117,7 @@ class Lane(Spliced):
         super().__init__(generator, feed)
         self._request, self._templates, self._guard = request, templates, guard
         client, self._shows_ids = handler.engine_client, feed.shows_ids
-        self._client, self._processor = client, client.data_processor
+        self._processor = client.data_processor
         self._is_cleared: Callable[[], Any] = client.check_model_weight_status
         self._shows_usage = self._is_asked_for_usage(request)
         self._shape = self._shows_ids, self._shows_usage
@@ -320,7 +319,7 @@ class Lane(Spliced):
             if self._template is not None and self._template.text(values) == chunk:
                 self._is_steady, self._unlike = True, 0
                 if self._complete is None:
-                    self._complete, self._is_cleared = self._completing(), weights_of(self._client)
+                    self._complete = self._completing()
                     watch(self._feed.source)
                 return
             self._unlike += self._template is not None
@@ -360,19 +359,3 @@ class CompletionLane(Lane):
     """The lane of a completion."""
 
     TEXT, EXTRA, ASKED = "text", "suffix", AskedOfCompletion
-
-
-def weights_of(client: Any) -> Callable[[], Any]:
-    """What says whether the weights are cleared: a client's method, or its one line without NumPy."""
-    method: Callable[[], Any] = client.check_model_weight_status
-    signal = getattr(client, "model_weights_status_signal", None)
-    value: Any = getattr(signal, "value", None)
-    if signal is None or not is_code_of(bound_function(method), type(client)):
-        return method
-    try:
-        view = memoryview(value)
-    except TypeError:
-        return method
-    if view.ndim != 1 or not view.nbytes or view.format not in ("i", "l", "q"):
-        return method
-    return lambda: view[0] < 0 if signal.value is value else method()

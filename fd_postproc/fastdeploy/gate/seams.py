@@ -296,7 +296,6 @@ _ROWS = (
                 for name in ("__init__", "process_response_chat", "enable_multimodal_content")
             ),
             "input.base_processor:BaseTextProcessor.process_response_dict",
-            "entrypoints.engine_client:EngineClient.check_model_weight_status",
         ),
     ),
     Seam(

@@ -12,7 +12,6 @@ import weakref
 import zlib
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from fd_postproc.fastdeploy.api import feed, lane
@@ -420,31 +419,6 @@ def test_the_ends_of_a_generator(ends, laned, processor_class):
     assert said[-1] == "released"
     assert (("aborted", NAMES[CHAT], 1) in said, last == "data: [DONE]\n\n") == (ends == "athrow",) * 2
     assert laned
-
-
-def test_the_status_of_the_weights_is_read_where_the_method_is_fastdeploys():
-    class EngineClient:
-        def __init__(self, value):
-            self.model_weights_status_signal, self.asked = SimpleNamespace(value=value), 0
-
-        def check_model_weight_status(self):
-            self.asked += 1
-            return self.model_weights_status_signal.value[0] < 0
-
-    for value, is_read in (
-        (np.zeros(1, np.int32), True), (np.zeros(3, np.int64), True), (np.zeros(1), False), ([0], False)
-    ):  # fmt: skip
-        client = EngineClient(value)
-        is_cleared = lane.weights_of(client)
-        for value[0] in (0, -1, 2, -3, 1):
-            assert bool(is_cleared()) is bool(value[0] < 0)
-        assert (client.asked == 0) is is_read
-    client = EngineClient(np.zeros(1, np.int32))
-    is_cleared = lane.weights_of(client)
-    client.model_weights_status_signal.value = [-1]
-    assert is_cleared()
-    client.check_model_weight_status = lambda: "a wrapper's"
-    assert lane.weights_of(client)() == "a wrapper's"
 
 
 def test_a_template_needs_its_values_in_the_chunk():
