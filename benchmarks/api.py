@@ -166,12 +166,23 @@ def _right() -> list[str]:
     return list(map(chunk_of(_restated()), tops()))
 
 
+def _out_of_a_message(given: list[Any]) -> list[Any]:
+    """Log-probabilities as ours has them in the API server: packed."""
+    import msgpack
+
+    from fd_postproc.fastdeploy.api.chunks._chunks import unpack
+
+    return [unpack(msgpack.packb({"top_logprobs": top}))["top_logprobs"] for top in given]
+
+
 def _make(parts: Callable[[], Any]) -> Ready:
-    made_of = parts()
-    make = made_of.chunk() if isinstance(made_of, _Lane) else chunk_of(made_of)
+    made_of, inputs = parts(), tops()
+    is_ours = isinstance(made_of, _Lane)
+    inputs = _out_of_a_message(inputs) if is_ours else inputs
+    make = made_of.chunk() if is_ours else chunk_of(made_of)
     right = _right()
-    check(list(map(make, tops())) == right, "another chunk")
-    following = cycle(tops()).__next__
+    check(list(map(make, inputs)) == right, "another chunk")
+    following = cycle(inputs).__next__
     return Ready(timed(lambda: make(following())), len(right[0]))
 
 

@@ -48,7 +48,6 @@ def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
             for one in shown
         ],
         "trial": {name: data[name] for name in kept if name in data},
-        "shapes": data.get("shapes", {}),
     }
 
 

@@ -4,11 +4,13 @@ import json
 
 from fd_postproc import doctor
 from fd_postproc.doctor import trial
+from fd_postproc.fastdeploy.api import activation
 from tests.lib.quiet import imported
 
 
-def test_versions_shapes_and_reasons(run, tmp_path, monkeypatch):
+def test_versions_and_reasons(run, tmp_path, monkeypatch):
     imported("fastdeploy.output.token_processor")
+    monkeypatch.setattr(activation, "install", lambda module: None)  # this process goes on
     report = imported("fd_postproc.fastdeploy.report").report()
     monkeypatch.setattr(trial, "report", lambda: report)
     monkeypatch.setattr(doctor, "check_trial", trial.check_trial)
@@ -23,7 +25,6 @@ def test_versions_shapes_and_reasons(run, tmp_path, monkeypatch):
     assert told["settings"]["FD_PLUGINS"] == "fd_postproc"
     assert told["settings"]["FD_POSTPROC_FLIGHT"] == "set"
     assert told["trial"]["decision"]["compatible"] == report["decision"]["compatible"]
-    assert "token_ids" in told["shapes"]["CompletionOutput"]["parameters"]
     text = file.read_text()
     assert "somebody" not in text
     assert "def " not in text

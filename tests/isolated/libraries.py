@@ -21,7 +21,7 @@ from fd_postproc.fastdeploy.report import MARK
 from tests.lib.paths import ROOT, TESTS
 
 API, ENGINE = TESTS / "plugin/api", TESTS / "plugin/engine"
-MODELS = (API / "test_lane.py", API / "test_answers.py", API / "test_logprobs.py")
+MODELS = tuple(API / f"test_{name}.py" for name in ("lane", "stream_scores", "answers", "logprobs"))
 MESSAGES = (ENGINE / "test_messages.py", API / "test_unpacking.py")
 SOCKETS = (ENGINE / "test_socket_loop.py", API / "test_connections.py")
 STREAMS = (API / "test_lane.py", API / "test_responses.py")

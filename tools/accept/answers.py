@@ -20,8 +20,8 @@ from typing import Any
 from unittest import mock
 
 from fd_postproc.fastdeploy.api import answers, feed, lane, responses, streams
-from fd_postproc.fastdeploy.api.arrays import CHAT, PROTOCOL, in_use
-from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
+from fd_postproc.fastdeploy.api.activation import CHAT
+from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, give_arrays, unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
 from fd_postproc.fastdeploy.events.guard import Guard
 
@@ -58,8 +58,11 @@ def first_difference(
     """
 
     def run(went_on: Callable[[], None]) -> str | None:
-        with in_use(module):
+        give_arrays(True)
+        try:
             return _difference_in_use(module, scripts, progress, went_on, whole)
+        finally:
+            give_arrays(False)
 
     found: str | None = Watched(run).result()
     return found
@@ -127,7 +130,7 @@ class Side:
     def __init__(self, module: Any, packed: bool = False) -> None:
         self.chat, self.packed = module.__name__ == CHAT, packed
         self._name = "chatcmpl-trial" if self.chat else "cmpl-trial"
-        self.protocol = importlib.import_module(PROTOCOL)
+        self.protocol = importlib.import_module("fastdeploy.entrypoints.openai.protocol")
         owner = "OpenAIServingChat" if self.chat else "OpenAIServingCompletion"
         self.cls: Any = vars(module)[owner]
         names = {name: _private(name, value) for name, value in vars(module).items()}
@@ -211,7 +214,7 @@ class LaneSide(Side):
         self._changes += [
             (lane.Lane, "_choice_of", chosen),
             (*place, counted),
-            (streams.Judged, "why_not", lambda judged, processor: None),
+            (streams.Streams, "_why_not", lambda *of: None),
             *_connections(),
             *streams.ours_in(module),
         ]
@@ -255,7 +258,7 @@ class AnswerSide(BodySide):
         )
         self._changes += [
             (answers.Answer, "marked", counted),
-            (answers._Judged, "is_known", lambda judged, handler: True),
+            (answers, "why_not", lambda *of: None),
             *_connections(),
             answers.replacement(module),
         ]

@@ -200,8 +200,9 @@ async def _listened(module, is_ours):
     manager.connections, manager.connection_load, manager.connection_heap = [dealer], [0], [(0, 0)]
     connect = connections.with_inboxes(cls.get_connection, _GUARD) if is_ours else cls.get_connection
     for name in names:
-        asked = SimpleNamespace(return_token_ids=False, include_draft_logprobs=False)
-        connections.registering.set(feed.Feed(name, asked, None, None, None, _GUARD, _GUARD))
+        request = SimpleNamespace(return_token_ids=False, include_draft_logprobs=False)
+        asked = SimpleNamespace(columns=None, prompt_columns=None)
+        connections.registering.set(feed.Feed(name, request, asked, None, _GUARD, _GUARD))
         waits.append((await connect(manager, name, 2))[1])
     await asyncio.wait_for(cls._listen_connection(manager, dealer, 0), 60)
     sizes = [manager.request_map[name].qsize() for name in names]

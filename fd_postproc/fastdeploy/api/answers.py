@@ -28,18 +28,16 @@ from ..gate import called, replacements
 from ..gate.seams import SEAMS, NotPlain
 from .chunks._chunks import (
     PYTHON,
-    ChatScores,
-    CompletionScores,
     PromptScores,
     Scores,
     Texts,
     Unknown,
     json_of,
 )
-from .chunks.token_spelling import CHAT_TEXTS, COMPLETION_TEXTS, PROMPT_TEXTS
 from .connections import Inbox, registering
+from .judged import Judged, leave
 from .responses import answering
-from .scores import SEAM, Judged, are_arrays
+from .scores import SEAM, Asked, AskedOfChat, AskedOfCompletion, are_arrays, why_not
 
 AT_ONCE = 16
 """Groups of results for which FastDeploy's generator is woken."""
@@ -91,7 +89,7 @@ class Answer(Inbox):
     guard : Guard
     """
 
-    SCORES: type[Scores]
+    ASKED: type[Asked]
     STOPS = False
     """Whether FastDeploy's generator drops what comes behind the end of a choice in a group."""
 
@@ -106,15 +104,7 @@ class Answer(Inbox):
         self._last = choices[-1]
         self._is_due = False
         self._experts: Any = None
-        vocabulary = handler.engine_client.ori_vocab_size
-        self._columns, self._texts = self._asked(handler, request, vocabulary)
-        self._drafts = bool(request.include_draft_logprobs)
-        self._prompt = vocabulary if request.prompt_logprobs == -1 else request.prompt_logprobs
-        self._prompt_texts = PROMPT_TEXTS(handler) if request.include_logprobs_decode_token else None
-
-    def _asked(self, handler: Any, request: Any, vocabulary: int) -> tuple[Any, Any]:
-        """How many alternatives are shown, None for no log-probabilities, and the texts of tokens."""
-        raise NotImplementedError
+        self._asked, self._drafts = self.ASKED(handler, request), bool(request.include_draft_logprobs)
 
     @staticmethod
     def sample(protocol: Any) -> Any:
@@ -183,30 +173,31 @@ class Answer(Inbox):
         experts = result.get("routing_data")
         if experts is not None and result.get("finished") and "routed_experts" in self._shown:
             is_shown = not self.STOPS or result["request_id"] == self._last
-            if is_shown and are_arrays([experts]) and experts.size and experts.flags.c_contiguous:
-                self._experts, result["routing_data"] = experts, None
+            numbers = importlib.import_module("numpy").asarray(experts)  # as FastDeploy has it
+            if is_shown and numbers.dtype.kind == "i" and numbers.size and numbers.flags.c_contiguous:
+                self._experts, result["routing_data"] = numbers, None
 
     def _withhold(self, choice: Choice, result: dict[str, Any], outputs: dict[str, Any]) -> None:
         tensors = result.get("prompt_logprobs")
-        if tensors is not None and self._prompt is not None and choice.takes_prompt:
+        if tensors is not None and self._asked.prompt_columns is not None and choice.takes_prompt:
             choice.takes_prompt = self.STOPS and are_arrays(tensors)  # chat shows all of several
             if are_arrays(tensors):
-                choice.prompt = PromptScores.of(tensors, self._prompt, self._prompt_texts)
+                choice.prompt = self._asked.prompt(tensors)
                 result["prompt_logprobs"] = None
         mask = outputs.get("sampling_mask")
         if mask is not None and "sampling_mask" in self._shown:
             choice.masks += [json_of(row, PYTHON) for row in _rows_of(mask)]
             outputs["sampling_mask"] = None
-        if outputs.get("top_logprobs") is not None and self._columns is not None:
+        if outputs.get("top_logprobs") is not None and self._asked.columns is not None:
             self._withhold_scores(choice, outputs)
 
     def _withhold_scores(self, choice: Choice, outputs: dict[str, Any]) -> None:
         top, draft = outputs["top_logprobs"], outputs.get("draft_top_logprobs") if self._drafts else None
         if not choice.scores:
             names = ("logprobs", "draft_logprobs") if self._drafts else ("logprobs",)
-            choice.scores = {each: self.SCORES(self._columns, self._texts) for each in names}
+            choice.scores = {each: self._asked.none() for each in names}
         if draft is not None:  # both are withheld or none is
-            self.SCORES(self._columns, self._texts).add(draft)
+            self._asked.none().add(draft)
         choice.scores["logprobs"].add(top)
         if draft is not None:
             choice.scores["draft_logprobs"].add(draft)
@@ -256,7 +247,7 @@ class Answer(Inbox):
 class ChatAnswer(Answer):
     """The answer of a chat completion."""
 
-    SCORES = ChatScores
+    ASKED = AskedOfChat
 
     @staticmethod
     def sample(protocol: Any) -> Any:
@@ -264,27 +255,17 @@ class ChatAnswer(Answer):
         others = [entry(token="é", logprob=-1.5, bytes=[195, 169])]
         return protocol.LogProbs(content=[entry(token="a", logprob=-0.5, bytes=[97], top_logprobs=others)])
 
-    def _asked(self, handler: Any, request: Any, vocabulary: int) -> tuple[Any, Any]:
-        columns = vocabulary if request.top_logprobs == -1 else request.top_logprobs
-        is_asked = request.logprobs and type(columns) is int and columns >= 0
-        texts = CHAT_TEXTS(handler) if request.include_logprobs_decode_token else None
-        return columns if is_asked else None, texts
-
 
 class CompletionAnswer(Answer):
     """The answer of a completion."""
 
-    SCORES, STOPS = CompletionScores, True
+    ASKED, STOPS = AskedOfCompletion, True
 
     @staticmethod
     def sample(protocol: Any) -> Any:
         return protocol.CompletionLogprobs(
             tokens=["a"], token_logprobs=[-0.5], top_logprobs=[{"a": -0.5, "é": -1.5}]
         )
-
-    def _asked(self, handler: Any, request: Any, vocabulary: int) -> tuple[Any, Any]:
-        columns = vocabulary if request.logprobs == -1 else request.logprobs
-        return columns if type(columns) is int and columns >= 0 else None, COMPLETION_TEXTS(handler)
 
 
 def _ends(group: Any) -> bool:
@@ -334,13 +315,18 @@ def replacement(module: Any) -> tuple[Any, str, Any]:
     stock, shown = vars(cls)[name], _shown_by(answer, kind)
     guard, names = Guard(SEAM, api_log), tuple(inspect.signature(stock).parameters)
     make_id = getattr(importlib.import_module("fastdeploy.utils"), "make_choice_id", "{}_{}".format)
+    judged = Judged(module, lambda one, names: why_not(module, names))
+    functions = (*(one.rpartition(".")[2].rpartition(":")[2] for one in SEAMS[SEAM].functions),)
 
     def answer_of(given: dict[str, Any]) -> Answer | None:
-        handler, request, name = given["self"], given["request"], given["request_id"]
-        if getattr(handler, "enable_mm_output", False) or not judged.is_known(handler):
+        handler, request, of = given["self"], given["request"], given["request_id"]
+        if getattr(handler, "enable_mm_output", False):
             return None
-        choices = [make_id(name, i) for i in range(given.get("num_choices", request.n or 1))]
-        return kind(handler, request, name, choices, shown, guard)
+        if (outer := vars(cls)[name]) is not full:
+            raise NotPlain(f"{owner}.{name} is wrapped by {called.place_of(outer)[0]}")
+        judged.check(handler, functions)
+        choices = [make_id(of, i) for i in range(given.get("num_choices", request.n or 1))]
+        return kind(handler, request, of, choices, shown, guard)
 
     @functools.wraps(stock)
     async def full(*arguments: Any, **options: Any) -> Any:
@@ -348,6 +334,8 @@ def replacement(module: Any) -> tuple[Any, str, Any]:
         try:
             if place is not None and guard.is_on:
                 waits = answer_of({**dict(zip(names, arguments, strict=False)), **options})
+        except NotPlain as reason:
+            leave(SEAM, reason)
         except Exception as error:
             guard.failed(error)
         if place is None or waits is None:
@@ -361,7 +349,6 @@ def replacement(module: Any) -> tuple[Any, str, Any]:
             place.answer = waits
         return made
 
-    judged = _Judged(module, cls, name, full)
     return cls, name, full
 
 
@@ -372,8 +359,8 @@ def _shown_by(name: str, kind: type[Answer]) -> set[str]:
     numpy = importlib.import_module("numpy")
     answer = vars(protocol)[name]
     (choice,) = typing.get_args(answer.model_fields["choices"].annotation)
-    top, texts = [[[0, 1]], [[-0.5, -1.5]], [[1]]], Texts(lambda token: ("aé"[token], "aé"[token]))
-    scores = kind.SCORES(1, texts)
+    top, texts = [[[0, 1]], [[-0.5, -1.5]], [1]], Texts(lambda token: ("aé"[token], "aé"[token]))
+    scores = kind.ASKED.KIND(1, texts)
     scores.add(top)
     prompt = PromptScores.of([numpy.array(one) for one in ([[7]], [[-0.5]], [3])], 0, None)
     made = choice.model_construct(
@@ -384,26 +371,3 @@ def _shown_by(name: str, kind: type[Answer]) -> set[str]:
         if b"".join(ours.pieces()).decode() != theirs:
             raise NotPlain(f"{choice.__name__} shows {key} in another way")
     return {*answer.model_fields, *choice.model_fields}
-
-
-class _Judged:
-    """Whether what the answers stand for is known: it may be wrapped after ours is installed."""
-
-    def __init__(self, module: Any, cls: Any, name: str, ours: Any) -> None:
-        self._judged, self._cls, self._name, self._ours = Judged(module, cls), cls, name, ours
-        self._names = (*(one.rpartition(".")[2].rpartition(":")[2] for one in SEAMS[SEAM].functions),)
-        self._said: set[str] = set()
-
-    def is_known(self, handler: Any) -> bool:
-        """Whether an answer of a handler may be withheld; the log says once why not."""
-        try:
-            if (outer := vars(self._cls)[self._name]) is not self._ours:
-                place = called.place_of(outer)[0]
-                raise NotPlain(f"{self._cls.__name__}.{self._name} is wrapped by {place}")
-            self._judged.check(handler, self._names)
-        except NotPlain as error:
-            if (reason := str(error)) not in self._said:
-                self._said.add(reason)
-                api_log().info(f"fd_postproc: API side leaves {SEAM} to FastDeploy: {reason}")
-            return False
-        return True

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import functools
 import gc
-import inspect
 import sys
 import time
 from collections import OrderedDict, deque
@@ -68,7 +67,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.results: deque[Any] = deque()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._waiter: Any = None
         self._seen: Any = None  # the waiter at the last look
         self._is_silent = False
@@ -95,7 +94,7 @@ class Inbox:
     async def wait(self) -> bool:
         """Wait for results; True if none have come for a while."""
         self._is_silent = False
-        waiter = self._waiter = self._loop.create_future()
+        waiter = self._waiter = self.loop.create_future()
         try:
             await waiter
         finally:
@@ -316,9 +315,9 @@ def _begins(group: Any) -> bool:
 def install(module: Any) -> Callable[[], None]:
     """Install our map in the connection manager of ``openai.utils``; return a function that restores.
 
-    Once the manager is initialised, the server is about to serve: then the dispatcher begins to take turns
-    with the streams, and the garbage collector forgets what is there.  Without a dispatcher, results come one
-    by one after their request was registered, and FastDeploy's map stays.
+    Once the manager is initialised, the server is about to serve: then the garbage collector forgets what is
+    there.  Without a dispatcher, results come one by one after their request was registered, and FastDeploy's
+    map stays.
     """
     cls, guard = module.DealerConnectionManager, Guard("api connections", api_log)
     stock_init, stock_initialize = cls.__init__, cls.initialize
@@ -339,7 +338,6 @@ def install(module: Any) -> Callable[[], None]:
     async def initialize(manager: Any, *arguments: Any, **options: Any) -> Any:
         outcome = await stock_initialize(manager, *arguments, **options)
         try:
-            take_turns(getattr(manager, "pull_client", None))
             tell_of_arrays(manager, module)
             freeze()
         except Exception as error:
@@ -385,23 +383,6 @@ def tell_of_arrays(manager: Any, module: Any) -> None:
     path = getattr(manager, "pull_ipc_path", None)
     if type(path) is str and getattr(vars(module).get("msgpack"), "reads_arrays", False):
         manager.fd_postproc_arrays = announce(path)
-
-
-def take_turns(stream: Any) -> None:
-    """Yield to other tasks before each message that the dispatcher reads.
-
-    aiozmq's stream returns messages without a turn of the event loop while there are more.  If the engine is
-    faster than this process, the dispatcher never waits, and no client gets another chunk.
-    """
-    stock = getattr(stream, "read", None)
-    if not inspect.iscoroutinefunction(stock) or "read" in getattr(stream, "__dict__", {"read": None}):
-        return
-
-    async def read() -> Any:
-        await asyncio.sleep(0)
-        return await stock()
-
-    replacements.install("api connections", (stream, "read", read))
 
 
 RESULTS_A_COLLECTION = 4096

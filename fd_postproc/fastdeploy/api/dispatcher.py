@@ -22,7 +22,6 @@ from ..events.log import api_log
 from ..gate import replacements
 from ..gate.judgements import gate
 from ..gate.seams import NotPlain
-from .connections import take_turns
 from .outage import Outage
 
 TRIES = 6  # for a message that does not fit into memory, within about a second
@@ -98,9 +97,14 @@ class Dispatcher(Outage):
     # ---- our loop, instead of FastDeploy's
 
     async def run(self) -> None:
-        """Read messages and hand out their groups, as long as the manager runs."""
+        """Read messages and hand out their groups, as long as the manager runs.
+
+        aiozmq's stream returns messages without a turn of the event loop while there are more.  If the engine
+        is faster than this process, no client would get another chunk: so each message waits for a turn.
+        """
         manager, pauses = self._manager, Backoff()
         while manager.running:
+            await asyncio.sleep(0)
             try:
                 message = (await manager.pull_client.read())[-1]
             except Exception as error:
@@ -164,7 +168,6 @@ class Dispatcher(Outage):
         try:
             await asyncio.sleep(BIND_S)
             stream = await module.aiozmq.create_zmq_stream(module.zmq.PULL, bind=f"ipc://{path}")
-            take_turns(stream)
             manager.pull_client = stream
             await asyncio.sleep(BIND_S)
             if not os.path.exists(path):

@@ -1,7 +1,7 @@
 """The entry point for FastDeploy's API server, in its plug-in group ``fastdeploy.tool_parser_plugins``.
 
 FastDeploy calls the group's functions in every process that imports its package.  Only a process that serves
-imports the serving code later: then `activation.install_or_fall_back` decides whether ours is used.
+imports the serving code later: then the gate decides on each part.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ def register() -> None:
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
             return
-        from ..gate.seams import API_PARTS, SEAMS
-        from ..loading import when_loaded
+        from ..gate.loading import when_loaded
+        from ..gate.seams import API as SIDE
+        from ..gate.seams import SEAMS
 
-        for name in SEAMS["api chunks"].modules:
-            when_loaded(name, _install_chunks)
-        for name, seam in API_PARTS.items():
-            for place in seam.modules:
+        for name, seam in SEAMS.items():
+            for place in seam.modules if seam.side == SIDE else ():
                 when_loaded(place, functools.partial(_put_in, name))
     except Exception:
         logging.getLogger("fd_postproc").exception(
@@ -41,29 +40,29 @@ def register() -> None:
         )
 
 
-_told: set[tuple[str, str]] = set()  # parts that are left, and why
-
-
 def _put_in(name: str, module: Any) -> None:
     """Register a part of the plug-in to run when a module has been imported."""
     try:
         from ..events.gauges import report
-        from ..events.log import api_log
         from ..gate.judgements import gate
-        from ..gate.seams import API, API_PARTS, SEAMS
+        from ..gate.seams import SEAMS
+        from . import activation
+        from .judged import leave
 
-        seam = API_PARTS[name]
-        reason = gate.put_in(seam, module)
+        reason = gate.put_in(SEAMS[name], module)
+        if not SEAMS[name].has_path:
+            activation.report(module, reason)
+            return
         if reason is None:
             return
-        if not gate.is_taken(seam):  # what is taken is reported when it serves: `started`
-            report({name: False}, API)
+        is_left = not gate.used[name]
+        if is_left:  # what is taken is reported when it serves: `started`
+            report({name: False})
         has_own = getattr(module, "__name__", "") in SEAMS["api chunks"].modules  # its classes are its own
-        if (has_own or not gate.is_taken(seam)) and (name, reason) not in _told:
-            _told.add((name, reason))  # one class may be seen in several modules
-            api_log().info(f"fd_postproc: API side leaves {seam.name} to FastDeploy: {reason}")
+        if has_own or is_left:  # one class may be seen in several modules
+            leave(name, reason)
     except Exception:
-        logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
+        logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own part: {name}")
 
 
 def install(module: Any) -> Callable[[], None]:
@@ -72,8 +71,9 @@ def install(module: Any) -> Callable[[], None]:
     from ..events.log import api_log
     from ..gate import replacements
     from ..gate.judgements import gate
-    from ..gate.seams import SEAMS
-    from ..loading import is_serving
+    from ..gate.loading import is_serving
+    from .text.joined_results import announce_or_withdraw
+    from .text.views import why_not_joined
     from .watchdog import watch
 
     guard = Guard("api start", api_log, most=None)  # FastDeploy's own runs in any case
@@ -86,24 +86,15 @@ def install(module: Any) -> Callable[[], None]:
         outcome = stock(client, *arguments, **options)
         try:
             if is_serving():
-                if gate.is_taken(SEAMS["api watchdog"]):
+                if gate.used.get("api watchdog"):
                     watch(client)
                 started()
-                _say_what_may_be_joined(client)
+                announce_or_withdraw(client, why_not_joined)
         except Exception as error:
             guard.failed(error)
         return outcome
 
     return replacements.install("api start", (cls, "create_zmq_client", create_zmq_client))
-
-
-def _say_what_may_be_joined(client: Any) -> None:
-    try:
-        from .text import joined_results, views
-
-        joined_results.announce_or_withdraw(client, views.why_not_joined)
-    except Exception:
-        logging.getLogger("fd_postproc").exception("the engine joins no results for this API process")
 
 
 def started() -> None:
@@ -118,16 +109,5 @@ def started() -> None:
     for name, seam in API_PARTS.items():
         if seam.is_program and seam.module == program:
             _put_in(name, main)
-    report({name: gate.is_taken(seam) for name, seam in API_PARTS.items()}, API)
+    report({name: gate.used.get(name, False) for name in API_PARTS})
     report_known(API)
-
-
-def _install_chunks(module: object) -> None:
-    try:
-        from .activation import install_or_fall_back
-
-        install_or_fall_back(module)
-    except Exception:
-        logging.getLogger("fd_postproc").exception(
-            "the API server's side is off: FastDeploy's own code stays"
-        )

@@ -10,7 +10,6 @@ long for the stream's first prompt, two for its second.  So its chunk says which
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import re
 from typing import Any
@@ -18,11 +17,12 @@ from typing import Any
 from ..events.counters import note
 from ..events.guard import Guard
 from .chunks._chunks import FloatStyle, PromptScores, Scores, Unknown
-from .scores import PromptOf, ScoresOf, are_arrays
-from .shapes import RESULT
+from .scores import Asked, are_arrays
 from .text.parsers import Complete
-from .waits import Next, silence
+from .waits import Next
 
+RESULT = '"arrival_time":'
+"""What the chunk of a result has, and no other one: no chunk with a choice's role, or with its prompt."""
 _KEY, _DRAFT_KEY = '"logprobs":', '"draft_logprobs":'
 """No text of a chunk can hold these: there their quotes would be escaped.  Each choice has both once."""
 _PROMPT = re.compile(r'(?<="prompt_logprobs":)\[null((?:,\{\})+)\]')
@@ -63,10 +63,8 @@ class Feed:
     name : str
         The id of the stream's request.
     request : ChatCompletionRequest or CompletionRequest
-    scores_of : callable or None
-        Makes what is shown of a result's log-probabilities; None: nothing is.
-    prompt_of : callable or None
-        Likewise of a prompt's.
+    asked : Asked
+        What the request asks for of log-probabilities.
     style : FloatStyle
         How pydantic prints floats.
     guard, scores_guard : Guard
@@ -94,19 +92,17 @@ class Feed:
         self,
         name: str,
         request: Any,
-        scores_of: ScoresOf | None,
-        prompt_of: PromptOf | None,
+        asked: Asked,
         style: FloatStyle,
         guard: Guard,
         scores_guard: Guard,
     ) -> None:
-        self.name, self.scores_of, self._prompt_of, self._style = name, scores_of, prompt_of, style
+        self.name, self.asked, self.style = name, asked, style
         self._guard, self._scores_guard = guard, scores_guard
         self.choices: dict[str, Choice] = {}
         self.shows_ids, self._shows_drafts = bool(request.return_token_ids), request.include_draft_logprobs
         self.shows_skipped = self.shows_ids
         self.source: Any = None
-        self._is_watched = False
         self.group: Any = None
         self.joined = self.drops = 0
         self.in_hand: tuple[dict[str, Any], Choice, bool] | None = None
@@ -119,12 +115,6 @@ class Feed:
         """The next group of results, to be awaited."""
         return Next(self)
 
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have waits at the inbox end now and then."""
-        if not self._is_watched:
-            self._is_watched = True
-            silence(loop).watch(self.source)
-
     async def taken(self) -> Any:
         """Take the next group of results."""
         self.in_hand, group = None, self.group
@@ -135,7 +125,7 @@ class Feed:
         try:
             if type(group) is not list:
                 return group
-            if self.scores_of is not None or self._prompt_of is not None:
+            if self.asked.columns is not None or self.asked.prompt_columns is not None:
                 for one in group[joined:]:
                     self._withhold(one)
             if self.choices and type(group[-1]) is dict:
@@ -165,9 +155,9 @@ class Feed:
             return
         made: tuple[Scores | None, Scores | None] = (None, None)  # it shows its own, or none
         try:
-            if self._prompt_of is not None and self._scores_guard.is_on:
-                self._withhold_prompt(result, self._prompt_of)
-            has_scores = self.scores_of is not None and outputs.get("top_logprobs") is not None
+            if self.asked.prompt_columns is not None and self._scores_guard.is_on:
+                self._withhold_prompt(result)
+            has_scores = self.asked.columns is not None and outputs.get("top_logprobs") is not None
             if self._scores_guard.is_on and has_scores:
                 made = self.scores(outputs)
                 outputs["top_logprobs"] = None  # without these it looks at no draft's
@@ -176,25 +166,25 @@ class Feed:
         except Exception as error:
             note("the tokenizer refuses a token id")
             self._scores_guard.failed(error)
-        if self.scores_of is not None:
+        if self.asked.columns is not None:
             self._withheld.append((outputs, *made))
 
-    def _withhold_prompt(self, result: dict[str, Any], prompt_of: PromptOf) -> None:
+    def _withhold_prompt(self, result: dict[str, Any]) -> None:
         """Put a prompt without candidates in place of a result's."""
         tensors, number = result.get("prompt_logprobs"), self._prompt_count + 1
         if are_arrays(tensors):
-            self._prompts[number] = prompt_of(tensors)
+            self._prompts[number] = self.asked.prompt(tensors)
             numpy = importlib.import_module("numpy")
             none = numpy.empty((number, 0))
             result["prompt_logprobs"], self._prompt_count = [none, none, numpy.ones(number)], number
 
     def scores(self, outputs: dict[str, Any]) -> tuple[Scores | None, Scores | None]:
         """What a chunk shows of a result's log-probabilities, and of its draft's.  It raises as `Scores`."""
-        top, scores_of = outputs.get("top_logprobs"), self.scores_of
-        if top is None or scores_of is None:
+        top, asked = outputs.get("top_logprobs"), self.asked
+        if top is None or asked.columns is None:
             return None, None
         draft = outputs.get("draft_top_logprobs") if self._shows_drafts else None
-        return scores_of(top), None if draft is None else scores_of(draft)
+        return asked.scores(top), None if draft is None else asked.scores(draft)
 
     def spliced(self, chunk: str) -> str:
         """A chunk of the generator's with the log-probabilities that it has not seen.
@@ -223,7 +213,7 @@ class Feed:
         number = found[1].count("{")
         made = self._prompts[number]
         if not isinstance(made, str):
-            made = self._prompts[number] = made.json(self._style)
+            made = self._prompts[number] = made.json(self.style)
         return made
 
     def _part(self, part: str) -> str:
@@ -234,13 +224,13 @@ class Feed:
             outputs, top, draft = self._withheld.pop(0)
         if draft is not None:
             first, key, last = part.partition(f"{_DRAFT_KEY}null")
-            part = f"{first}{_DRAFT_KEY}{draft.json(self._style)}{last}"
+            part = f"{first}{_DRAFT_KEY}{draft.json(self.style)}{last}"
             if not key:
                 raise ValueError("a chunk has no place for a draft's log-probabilities")
         if top is not None:
             if not part.startswith("null"):
                 raise ValueError("a chunk has no place for log-probabilities")
-            part = top.json(self._style) + part[4:]
+            part = top.json(self.style) + part[4:]
             if self._scores_guard.in_a_row:
                 self._scores_guard.worked()
         return part

@@ -13,26 +13,27 @@ so that its counts and its usage are right.
 
 After each chunk of FastDeploy's the lane makes the same chunk.  If the bytes are equal, two things are known:
 the template is right for this request, and the generator is suspended behind that result.  Later requests try
-the same template first (`shapes`).  Log-probabilities are compared in neither: FastDeploy's generator does
-not see them.  The inbox and the feed do not refer to the lane, so that there is no cycle.
+the same template first.  Log-probabilities are compared in neither: FastDeploy's generator does not see them.
+The inbox and the feed do not refer to the lane, so that there is no cycle.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from ..events.counters import note
 from ..events.guard import Guard
-from ..gate.called import bound_function, is_code_of
 from .chunks._chunks import Template, Unknown, is_plain, note_unwritten
 from .connections import NoResults, registering
-from .feed import Choice, Feed
-from .shapes import RESULT, Shapes, usage_in
+from .feed import RESULT, Choice, Feed
+from .scores import Asked, AskedOfChat, AskedOfCompletion
 from .text.parsers import Complete
 from .text.views import views_of
+from .waits import watch
 
 SEAM = "api chunks"
 
@@ -93,12 +94,16 @@ class Lane(Spliced):
     handler : object
         The generator's ``self``.
     request : ChatCompletionRequest or CompletionRequest
-    shapes : Shapes
+    templates : dict of tuple to Template
+        The last one of each shape of chunks: a stream tries the one that an earlier stream has cut.
     guard : Guard
     """
 
     TEXT = ""
     """Key of the text in a chunk."""
+    EXTRA = ""
+    """A field of the request with more options."""
+    ASKED: type[Asked]
 
     def __init__(
         self,
@@ -106,15 +111,16 @@ class Lane(Spliced):
         feed: Feed,
         handler: Any,
         request: Any,
-        shapes: Shapes,
+        templates: dict[Any, Template],
         guard: Guard,
     ) -> None:
         super().__init__(generator, feed)
-        self._request, self._shapes, self._guard = request, shapes, guard
+        self._request, self._templates, self._guard = request, templates, guard
         client, self._shows_ids = handler.engine_client, feed.shows_ids
-        self._client, self._processor = client, client.data_processor
+        self._processor = client.data_processor
         self._is_cleared: Callable[[], Any] = client.check_model_weight_status
         self._shows_usage = self._is_asked_for_usage(request)
+        self._shape = self._shows_ids, self._shows_usage
         self._template: Template | None = None
         self._complete: Callable[[Any], Any] | None = None
         self._unlike = 0
@@ -244,9 +250,6 @@ class Lane(Spliced):
             self._guard.worked()
         return chunk
 
-    def _shape(self) -> tuple[bool, bool]:
-        return self._shows_ids, self._shows_usage
-
     def _keys(self) -> list[str]:
         """Keys whose values differ from chunk to chunk."""
         keys = ["index", self.TEXT, "reasoning_content", "arrival_time", "logprobs", "draft_logprobs"]
@@ -301,11 +304,11 @@ class Lane(Spliced):
         try:
             outputs, metrics = result["outputs"], result["metrics"]
             if self._shows_usage:
-                choice.shown = usage_in(chunk)
+                choice.shown = _usage_in(chunk)
             if self._unlike >= MOST_UNLIKE or not self._guard.is_on or type(choice.start) is not float:
                 return
             is_other = outputs["tool_calls"] is not None or result.get("prompt_logprobs")
-            is_seen = self._feed.scores_of is not None and outputs.get("top_logprobs") is not None
+            is_seen = self._feed.asked.columns is not None and outputs.get("top_logprobs") is not None
             if is_other or is_seen or not self._is_plain(result):
                 return
             arrival = metrics["engine_recv_latest_token_time"] - choice.start
@@ -313,15 +316,17 @@ class Lane(Spliced):
                 outputs, choice, metrics["first_token_time"] if is_first else arrival, is_shown=True
             )
             if self._template is None:
-                self._template = self._shapes.tried(self._shape(), chunk)
+                known = self._templates.get(self._shape)
+                self._template = None if known is None else known.headed(chunk)
             if self._template is not None and self._template.text(values) == chunk:
                 self._is_steady, self._unlike = True, 0
                 if self._complete is None:
-                    self._complete, self._is_cleared = self._completing(), weights_of(self._client)
-                    self._feed.watch(asyncio.get_running_loop())
+                    self._complete = self._completing()
+                    watch(self._feed.source)
                 return
             self._unlike += self._template is not None
-            self._template = self._shapes.cut(self._shape(), chunk, self._keys(), values)
+            self._template = Template(chunk, self._keys(), values, self._feed.style)
+            self._templates[self._shape] = self._template
         except (ValueError, Unknown):
             self._template, self._unlike = None, self._unlike + 1
         except Exception as error:
@@ -331,10 +336,17 @@ class Lane(Spliced):
             note("the chunks of a stream are not as expected: FastDeploy's generator writes all of them")
 
 
+def _usage_in(chunk: str) -> tuple[int, int, int]:
+    """Tokens of the prompt, of the answer and of its reasoning, in a chunk."""
+    usage = json.loads(chunk.removeprefix("data:"))["usage"]
+    reasoning: int = usage["completion_tokens_details"]["reasoning_tokens"]
+    return usage["prompt_tokens"], usage["completion_tokens"], reasoning
+
+
 class ChatLane(Lane):
     """The lane of a chat completion."""
 
-    TEXT = "content"
+    TEXT, EXTRA, ASKED = "content", "metadata", AskedOfChat
 
     @staticmethod
     def _is_asked_for_usage(request: Any) -> bool:
@@ -348,20 +360,4 @@ class ChatLane(Lane):
 class CompletionLane(Lane):
     """The lane of a completion."""
 
-    TEXT = "text"
-
-
-def weights_of(client: Any) -> Callable[[], Any]:
-    """What says whether the weights are cleared: a client's method, or its one line without NumPy."""
-    method: Callable[[], Any] = client.check_model_weight_status
-    signal = getattr(client, "model_weights_status_signal", None)
-    value: Any = getattr(signal, "value", None)
-    if signal is None or not is_code_of(bound_function(method), type(client)):
-        return method
-    try:
-        view = memoryview(value)
-    except TypeError:
-        return method
-    if view.ndim != 1 or not view.nbytes or view.format not in ("i", "l", "q"):
-        return method
-    return lambda: view[0] < 0 if signal.value is value else method()
+    TEXT, EXTRA, ASKED = "text", "suffix", AskedOfCompletion

@@ -48,48 +48,30 @@ class Next:
         if feed.group is None and feed.source.empty():
             if type(feed.source) is not Inbox:
                 return await asyncio.wait_for(self, seconds)
-            loop = asyncio.get_running_loop()
-            begin = loop.time()
-            feed.watch(loop)
-            while feed.source.empty():
-                if await feed.source.wait():
-                    return await asyncio.wait_for(self, seconds - loop.time() + begin)
+            inbox, begin = feed.source, feed.source.loop.time()
+            watch(inbox)
+            while inbox.empty():
+                if await inbox.wait():
+                    return await asyncio.wait_for(self, seconds - inbox.loop.time() + begin)
         return await feed.taken()
 
 
-class Silence:
-    """The one timer of an event loop for all inboxes: it ends waits without results."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)  # it is the key of this
-        self._inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
-        self._is_due = False
-
-    def watch(self, inbox: Inbox) -> None:
-        """Look at an inbox now and then, as long as it is there."""
-        self._inboxes.add(inbox)
-        self._look_later()
-
-    def _look_later(self) -> None:
-        loop = self._loop()
-        if loop is not None and not self._is_due and self._inboxes:
-            self._is_due = True
-            loop.call_later(LOOK_S, self.look)
-
-    def look(self) -> None:
-        """Look at all inboxes."""
-        self._is_due = False
-        for inbox in list(self._inboxes):
-            inbox.look()
-        self._look_later()
+_watched: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Inbox]] = weakref.WeakKeyDictionary()
+"""Inboxes by event loop; a loop that is in it has one timer for all of them."""
 
 
-_silences: weakref.WeakKeyDictionary[Any, Silence] = weakref.WeakKeyDictionary()
+def watch(inbox: Inbox) -> None:
+    """Have waits at an inbox end now and then, as long as it is there."""
+    if inbox.loop not in _watched:
+        _watched[inbox.loop] = weakref.WeakSet()
+        inbox.loop.call_later(LOOK_S, _look, inbox.loop)
+    _watched[inbox.loop].add(inbox)
 
 
-def silence(loop: asyncio.AbstractEventLoop) -> Silence:
-    """A loop's."""
-    found = _silences.get(loop)
-    if found is None:
-        found = _silences[loop] = Silence(loop)
-    return found
+def _look(loop: asyncio.AbstractEventLoop) -> None:
+    for inbox in list(_watched[loop]):
+        inbox.look()
+    if _watched[loop]:
+        loop.call_later(LOOK_S, _look, loop)
+    else:
+        del _watched[loop]

@@ -23,9 +23,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ...support.process_stat import KnownProcess
+from ...support.process_stat import has_ended
 from ..gate.judgements import gate
-from ..gate.seams import ENGINE
+from ..gate.seams import SEAMS
 
 
 class _About(NamedTuple):
@@ -170,12 +170,14 @@ def export_active(side: str, active: bool) -> None:
     export("active", "side", side, active)
 
 
-def report(taken: dict[str, bool], side: str) -> None:
-    """Set the gauges of fast paths, by their names without the side's."""
-    prefix = "" if side == ENGINE else f"{side} "
-    for name, is_on in taken.items():
-        gate.note_used(side, name, is_on)
-        export("fast_path", "path", prefix + name, is_on)
+def report(used: dict[str, bool]) -> None:
+    """Note of seams whether ours is used, and set their gauges."""
+    for name, is_used in used.items():
+        gate.used[name] = is_used
+        if SEAMS[name].has_path:
+            export("fast_path", "path", name, is_used)
+        else:
+            export_active(SEAMS[name].side, is_used)
 
 
 def sweep() -> None:
@@ -217,7 +219,7 @@ def _moved_aside(path: str) -> str:
     of = _OF_PROCESS.fullmatch(name)
     if of is None:
         stays = "its name is not one of prometheus_client's"
-    elif not _has_ended(int(of[1])):
+    elif not has_ended(int(of[1])):
         stays = f"process {of[1]} lives"
     else:
         try:
@@ -241,17 +243,6 @@ def _why_unreadable(path: str) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether no process of this PID namespace has a number; one that has ended may still have its own."""
-    try:
-        os.kill(pid, 0)
-        return not KnownProcess.of(pid).is_alive()
-    except ProcessLookupError:
-        return True
-    except (OSError, IndexError, OverflowError):  # another user's, or one that /proc hides
-        return False
 
 
 def _registered() -> _Samples:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class Seam:
     """Functions that are checked again at each call, so that a later wrapper still runs."""
     facts: tuple[str, ...] = ()
     """What versions with different statements do differently: attributes that our class needs."""
+    has_path: bool = True  # whether it has that gauge; otherwise ``fd_postproc_active`` of its side is its
     is_program: bool = False  # whether its module reads the command line and loads a model when imported
 
     @property
@@ -110,12 +111,6 @@ ASIDE_COST = f"a step of 256 requests then costs about {STOCK_STEP_MS:.0f} ms of
 """The cost of falling back, for the log and the doctor."""
 
 
-def left_text(left: Iterable[tuple[str, str]]) -> str:
-    """The end of a sentence for the log and the doctor: what stays FastDeploy's own, and why."""
-    parts = "; ".join(f"{what} ({why})" for what, why in left)
-    return f"; left to FastDeploy: {parts}" if parts else ""
-
-
 # ---- The table ---------------------------------------------------------------------------------------------
 
 _REQUEST = "fastdeploy.engine.request"
@@ -162,6 +157,7 @@ _ROWS = (
             "aborts_itself",  # an aborted request ends with a result of this class's (before 2.6)
             "completes_prefills",  # a prefilled request counts as completed (since 2.6)
         ),
+        has_path=False,
     ),
     Seam(
         "dictionaries",
@@ -281,7 +277,7 @@ _ROWS = (
             "OpenAIServingCompletion.completion_stream_generator",
             "asyncio",
         ),
-        "api.activation:install_or_fall_back",
+        "api.activation:install",
         "chunks in the middle of a stream are written from a template, without FastDeploy's generator",
         "FastDeploy's generator gets the result and writes the chunk",
         (
@@ -296,8 +292,8 @@ _ROWS = (
                 for name in ("__init__", "process_response_chat", "enable_multimodal_content")
             ),
             "input.base_processor:BaseTextProcessor.process_response_dict",
-            "entrypoints.engine_client:EngineClient.check_model_weight_status",
         ),
+        has_path=False,
     ),
     Seam(
         "api answers",
@@ -329,11 +325,10 @@ _ROWS = (
         (_UTILS,),
         (
             *("DealerConnectionManager.__init__", "DealerConnectionManager.initialize"),
-            "DealerConnectionManager.get_connection",
-            *("DealerConnectionManager.request_map", "DealerConnectionManager.pull_client.read"),
+            *("DealerConnectionManager.get_connection", "DealerConnectionManager.request_map"),
         ),
         "api.connections:install",
-        "results are kept that come before their request is registered; every stream gets a turn",
+        "results are kept that come before their request is registered",
         "FastDeploy's map drops an early result; its request ends with an error that says so",
         (
             *("DealerConnectionManager._dispatch_batch_responses", "DealerConnectionManager.get_connection"),
@@ -431,13 +426,14 @@ _ROWS = (
         "worker.entry:replace_save_ops",
         "a step is one small message, and no kernel limit has to be raised",
         "FastDeploy's op sends, if nothing was sent; over ZeroMQ the worker ends with the exception",
+        has_path=False,
     ),
     Seam(
         "streams",
         WORKER,
         (_SAVING,),
         ("_build_stream_transfer_data",),
-        "worker.stream_builder:replace_builder",
+        "worker.stream_builder:install",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
         "FastDeploy's builder makes its objects, if no piece of a long step was sent",
         (
@@ -445,13 +441,12 @@ _ROWS = (
             *(f"worker.output:LogprobsTensors.{name}" for name in ("slice_rows", "tolists")),
             "output.stream_transfer_data:StreamTransferData.__post_init__",
         ),
+        has_path=False,
     ),
 )
 
 SEAMS = {row.name: row for row in _ROWS}
 """All seams by name."""
 
-API_PARTS = {
-    row.name.removeprefix("api "): row for row in _ROWS if row.side == API and row.name != "api chunks"
-}
-"""The API side's seams besides chunks, without ``api``, in the order of their installation."""
+API_PARTS = {row.name: row for row in _ROWS if row.side == API and row.has_path}
+"""The API side's seams besides chunks, in the order of their installation."""

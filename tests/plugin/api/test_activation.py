@@ -1,7 +1,6 @@
 """Is ours used in a serving module?  Here in the double's serving modules."""
 
 import asyncio
-import base64
 import contextlib
 import importlib
 import sys
@@ -9,11 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import loading
-from fd_postproc.fastdeploy.api import activation, arrays, entry, streams
-from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
+from fd_postproc.fastdeploy.api import activation, entry, streams
+from fd_postproc.fastdeploy.api.activation import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.events import counters
+from fd_postproc.fastdeploy.gate import loading
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 from tests.lib.rows import each
 
 msgpack = pytest.importorskip("msgpack")
@@ -81,7 +82,7 @@ def test_new_code_is_left_to_fastdeploy_and_named(name, load, told):
     module = load(name)
     owner, method, *_ = streams.LANES[name.rpartition(".")[2]]
     setattr(vars(module)[owner], method, lambda *told: None)
-    assert activation.install_or_fall_back(module)
+    entry._put_in("api chunks", module)
     (line,) = told.lines
     assert f"{method} is replaced by <lambda>" in line
     assert "test_activation.py" in line
@@ -96,35 +97,25 @@ def test_an_unknown_way_of_floats_and_what_cannot_be_told(load, monkeypatch):
         (lambda: 1 // 0, "cannot tell: ZeroDivisionError"),
     ):
         monkeypatch.setattr(streams, "float_style", planted)
-        assert words in activation.decide(module)
-
-
-def encodes(self, numpy):
-    experts = self["routing_data"]
-    if not isinstance(experts, numpy.ndarray):
-        experts = numpy.array(experts)
-    return base64.b64encode(experts.tobytes()).decode()
-
-
-@each(
-    "method, accepts",
-    [(encodes, True), (lambda self: self["routing_data"], False), (lambda self: self, True), (None, True)],
-)
-def test_arrays_are_given_where_the_code_takes_them(method, accepts, load, monkeypatch):
-    module = load(CHAT)
-    monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_full_generator", method, raising=False)
-    assert arrays.accepts_arrays(module) is accepts
+        assert words in gate.put_in(SEAMS["api chunks"], module)
 
 
 @each("chat, completion", [(True, True), (True, False), (False, True)])
-def test_arrays_are_given_where_both_modules_take_them(chat, completion, monkeypatch):
+def test_arrays_are_given_where_the_code_of_both_modules_that_takes_them_is_known(
+    chat, completion, load, monkeypatch
+):
     head = b"u\1\1\0" + (2).to_bytes(4, "little")
     message = msgpack.packb([msgpack.ExtType(_chunks.ARRAY, head + b"\5\6")])
-    sides = [(SimpleNamespace(__name__=CHAT), chat), (SimpleNamespace(__name__=COMPLETION), completion)]
-    with contextlib.ExitStack() as stack:
-        for module, takes in sides:
-            monkeypatch.setattr(arrays, "accepts_arrays", lambda module, takes=takes: takes)
-            stack.enter_context(arrays.in_use(module))
+    chat_is, completion_is = load(CHAT), load(COMPLETION)
+    with contextlib.ExitStack() as stack, monkeypatch.context() as patch:
+        for cls, method, is_known in (
+            (chat_is.OpenAIServingChat, "chat_completion_full_generator", chat),
+            (completion_is.OpenAIServingCompletion, "completion_full_generator", completion),
+        ):
+            if not is_known:
+                patch.setattr(cls, method, lambda *told: None)
+        for module in (chat_is, completion_is):
+            stack.callback(activation.install(module))
         assert isinstance(_chunks.unpack(message)[0], list) is not (chat and completion)
     assert _chunks.unpack(message) == [[5, 6]]
 
@@ -141,10 +132,10 @@ def test_nothing_that_goes_wrong_keeps_fastdeploy_from_starting(load, monkeypatc
     def fails(*arguments):
         raise OSError("no disk")
 
-    monkeypatch.setattr(activation, "install_or_fall_back", fails)
+    monkeypatch.setattr(gate, "put_in", fails)
     entry.register()
     assert not is_ours(load(CHAT))
-    assert "the API server's side is off" in caplog.text
+    assert "the API server keeps FastDeploy's own part: api chunks" in caplog.text
     monkeypatch.setattr(loading, "when_loaded", fails)
     entry.register()
 
@@ -153,7 +144,7 @@ def test_nothing_that_goes_wrong_keeps_fastdeploy_from_starting(load, monkeypatc
 def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
     counted = []
     metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda _: counted.append(reason)))
-    monkeypatch.setattr(counters, "counter", lambda name, text, label: metric)
+    monkeypatch.setattr(counters, "counter", lambda name: metric)
     entry.register()
     load(name)
     assert counted == []
@@ -170,10 +161,10 @@ def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
 
 def test_the_counter_is_prometheus_or_nothing(monkeypatch):
     monkeypatch.setattr(counters, "_made", {})
-    of_a_test = ("of_a_test", "What a test counts", "reason")
-    made = counters.counter(*of_a_test)
-    assert made is counters.counter(*of_a_test)
+    monkeypatch.setitem(counters.LABELLED, "of_a_test", ("reason", "What a test counts"))
+    made = counters.counter("of_a_test")
+    assert made is counters.counter("of_a_test")
     made.labels("x").inc()
     assert made.labels("x")._value.get() == 1
     monkeypatch.setattr(counters, "_made", {})  # the name is taken now
-    assert counters.counter(*of_a_test) is None
+    assert counters.counter("of_a_test") is None

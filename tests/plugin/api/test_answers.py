@@ -18,8 +18,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from fd_postproc.fastdeploy.api import answers, responses
-from fd_postproc.fastdeploy.api.arrays import CHAT, COMPLETION
+from fd_postproc.fastdeploy.api import answers, judged, responses
+from fd_postproc.fastdeploy.api.activation import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks._chunks import give_arrays, unpack
 from fd_postproc.fastdeploy.api.connections import NoResults
 from fd_postproc.fastdeploy.events.counters import forget, noted
@@ -28,8 +28,8 @@ from tests.restated.api import logprobs
 from tools.accept import answers as trial
 from tools.accept import canned_answers, virtual_time
 
+from .laned import NAMES, LanedConnections, result
 from .test_arrays import one_value
-from .test_lane import NAMES, LanedConnections, result
 from .test_responses import JSONResponse
 
 APIS = [CHAT, COMPLETION]
@@ -209,8 +209,7 @@ def test_what_ours_does_not_know_is_fastdeploys_with_all_that_comes_behind(odd, 
     forget()
     for at in (0, 20, 39):
         the_same(application, api, lambda at=at: scored(api, odd=odd, at=at))
-    is_left = odd in (REFUSED, BEHIND_ANOTHER) or (odd is WHOLE_NUMBERS and api == COMPLETION)
-    assert bool(noted()) is is_left
+    assert bool(noted()) is (odd in (REFUSED, BEHIND_ANOTHER, WHOLE_NUMBERS))
 
 
 @each("api", APIS)
@@ -245,8 +244,22 @@ def test_what_stands_behind_an_end_in_its_group_is_what_fastdeploys_generator_ta
     assert body.count("-0.25") == {CHAT: 5, COMPLETION: 2 * 4}[api]
 
 
-def test_masks_experts_and_prompts(application):
+@pytest.mark.parametrize("as_lists", [False, True], ids=["arrays", "lists"])
+def test_masks_experts_and_prompts(as_lists, application, monkeypatch):
+    """An engine without the plug-in sends experts as lists."""
     give_arrays(True)
+    monkeypatch.setattr(answers, "_ENCODED", 300)
+    beside, turns = [], []
+
+    async def counted(handler, queue, routed):
+        async def other():
+            while not routed.done():
+                turns.append(1)
+                await asyncio.sleep(0)
+
+        if not beside:
+            beside.append(asyncio.ensure_future(other()))
+
     experts = np.arange(200_000).reshape(-1, 4)
     prompt = [np.array([[1, 2], [3, 4]]), np.array([[-0.5, -np.inf], [-0.25, -1.0]]), np.array([1, 2])]
 
@@ -254,14 +267,18 @@ def test_masks_experts_and_prompts(application):
         for step in range(100):
             more = {"prompt_logprobs": [one_value(one) for one in prompt]} if step == 0 else {}
             if step == 99:
-                more |= {"routing_data": one_value(experts)}
+                more |= {"routing_data": experts.tolist() if as_lists else one_value(experts)}
             made = result(CHAT, step, finished=step == 99, sampling_mask=[step, 70_000], **more)
             yield unpack(msgpack.packb([made], default=None))
 
     try:
-        body = json.loads(the_same(application, CHAT, make, columns=None, prompt_logprobs=1))
+        theirs = asyncio.run(body_of(application, CHAT, make(), False, columns=None, prompt_logprobs=1))
+        ours = body_of(application, CHAT, make(), between=counted, columns=None, prompt_logprobs=1)
+        assert asyncio.run(ours) == theirs
     finally:
         give_arrays(False)
+    assert len(turns) > experts.nbytes // answers._ENCODED  # one a piece
+    body = json.loads(theirs)
     assert base64.b64decode(body["routed_experts"]) == experts.tobytes()
     assert body["choices"][0]["sampling_mask"][70] == [70, 70_000]
     assert body["choices"][0]["prompt_logprobs"][1]["2"]["logprob"] == -9999.0
@@ -379,7 +396,7 @@ def test_an_error_instead_of_an_answer(api, application):
 def test_what_somebody_wraps_later_is_called_and_named(where, application, monkeypatch, caplog):
     handler, name = handler_of(CHAT)
     cls, calls, create = type(handler), [], "_create_chat_logprobs"
-    monkeypatch.setattr(answers, "api_log", logging.getLogger)
+    monkeypatch.setattr(judged, "api_log", logging.getLogger)
 
     def wrapping(stock):
         @functools.wraps(stock)
@@ -400,9 +417,11 @@ def test_what_somebody_wraps_later_is_called_and_named(where, application, monke
     assert body.count("-2e-07") == 40
     assert len(calls) == (1 if where == "answer" else 40)
     (line,) = [one for one in caplog.messages if "leaves api answers to FastDeploy" in one]
-    assert {"row": f"{create} is wrapped", "answer": f"{name} is wrapped", "handler": "on a handler"}[
-        where
-    ] in line
+    assert {
+        "row": f"{create} is wrapped",
+        "answer": f"{name} is wrapped",
+        "handler": "on an object of OpenAIServing",
+    }[where] in line
 
 
 @pytest.mark.falls_back
@@ -428,7 +447,7 @@ def test_a_route_that_makes_no_response_is_noticed(application):
 
 @pytest.mark.falls_back
 def test_a_failure_of_ours_before_an_answer_begins_leaves_it_to_fastdeploy(application, monkeypatch):
-    monkeypatch.setattr(answers.ChatAnswer, "_asked", lambda *told: 1 // 0)
+    monkeypatch.setattr(answers.ChatAnswer, "ASKED", lambda *told: 1 // 0)
     the_same(application, CHAT, lambda: scored(CHAT))
 
 

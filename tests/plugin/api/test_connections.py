@@ -320,48 +320,6 @@ def test_what_lives_long_is_frozen_before_the_server_serves(utils, monkeypatch, 
         gc.unfreeze()
 
 
-class Stream:
-    """aiozmq's, while messages come faster than they are read."""
-
-    def __init__(self, messages):
-        self.messages = messages
-
-    async def read(self):
-        return self.messages.pop(0)
-
-
-def test_streams_get_their_turn_between_two_messages(utils, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_GC", "off")
-    monkeypatch.delattr(asyncio, "iscoroutinefunction")  # it goes with Python 3.16, and warns since 3.14
-    seen = []
-
-    async def serve():
-        manager = utils.DealerConnectionManager(0)
-        manager.pull_client = Stream([b"1", b"2", b"3"])
-        await manager.initialize()
-        await manager.initialize()  # again: it takes one turn, not two
-
-        async def dispatch():
-            while manager.pull_client.messages:
-                seen.append(await manager.pull_client.read())
-
-        async def stream():
-            while manager.pull_client.messages:
-                seen.append("chunk")
-                await asyncio.sleep(0)
-
-        await asyncio.gather(dispatch(), stream())
-
-    asyncio.run(serve())
-    assert seen == ["chunk", b"1", "chunk", b"2", "chunk", b"3"]
-
-
-def test_a_reader_of_another_kind_is_left_alone():
-    for reader in (None, SimpleNamespace(), SimpleNamespace(read=len)):
-        connections.take_turns(reader)
-    assert reader.read is len
-
-
 def test_where_results_come_one_by_one_a_stream_waits_in_place_of_its_queue():
     parts = {name: value for name, value in vars(Manager).items() if name != "_dispatch_batch_responses"}
     cls = type("OneByOne", (), parts)

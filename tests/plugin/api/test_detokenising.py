@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api.chunks._chunks import ByteTokens, PieceTokens
-from fd_postproc.fastdeploy.api.text import detokenising, mends, samples, ways
+from fd_postproc.fastdeploy.api.chunks._chunks import TokenBytes
+from fd_postproc.fastdeploy.api.text import detokenising, mends, ways
 from fd_postproc.fastdeploy.api.text.answers import Answers, answers_of
 from fd_postproc.fastdeploy.events.counters import forget, noted
 from fd_postproc.fastdeploy.gate.seams import NotPlain
@@ -188,7 +188,7 @@ def test_a_token_that_is_not_shown_as_its_bytes_is_the_tokenizers_each_time():
     library = Fast()._tokenizer
     decode, token = library.decode, library.token_to_id("t")
     library.decode = lambda ids, **options: decode(ids, **options).replace("t", "T")
-    new_text = ByteTokens(library, samples.BYTES_OF, library.get_vocab_size()).new_text
+    new_text = ways.bytes_way(library)
     assert [new_text([token], 0, 0) for _ in range(3)] == [None] * 3
 
 
@@ -202,12 +202,9 @@ def test_ids_that_go_while_a_tokenizer_is_asked():
             ids.clear()
             return "t"
 
-        library = SimpleNamespace(id_to_token=go, decode=lambda ids, **options: "t")
-        pieces = PieceTokens(lambda token: (b"t", go(token).encode(), 0), True, 9)
-        for tokens in ByteTokens(library, samples.BYTES_OF, 9), pieces:
-            ids[:] = [5, 6, 7]
-            with pytest.raises(IndexError):
-                tokens.new_text(ids, 0, 0)
+        ids[:] = [5, 6, 7]
+        with pytest.raises(IndexError):
+            TokenBytes(lambda token: (b"t", go(token).encode(), 0), True, 9).new_text(ids, 0, 0)
 
     in_a_child(work)
 
@@ -296,11 +293,11 @@ def test_each_tokenizer_is_tried_once_and_again_when_what_is_below_changes(sides
 def test_a_tokenizer_that_is_gone_is_forgotten():
     known = ways.Tokenizers()
     assert known.ways_of(Fast()).decode is not None
-    assert known.known == {}
+    assert known._known._held == {}
 
 
 def test_a_planted_difference_is_seen(monkeypatch):
-    right, real = ways.decode_token, ways.PieceTokens
+    right, real = ways.decode_token, ways.TokenBytes
     for planted in (
         lambda text, prefix, read, ids: (text[:-1], prefix, read),
         lambda text, prefix, read, ids: (text, read, read),
@@ -315,7 +312,7 @@ def test_a_planted_difference_is_seen(monkeypatch):
             ways.ways_of(Fast("metaspace"))
     monkeypatch.setattr(
         ways,
-        "PieceTokens",  # every piece as it is in the middle of a text
+        "TokenBytes",  # every piece as it is in the middle of a text
         lambda meet, *others: real(lambda one: (met := meet(one)) and (met[1], *met[1:]), *others),
     )
     with pytest.raises(NotPlain, match="is expected"):
@@ -343,15 +340,15 @@ def test_a_failure_of_ours_is_fastdeploys_method(sides, times, monkeypatch):
     assert guard.is_on is (times == 1)
 
 
-def test_another_method_stays():
-    class Arguments(Processor):
-        def ids2tokens(self, token_id):
-            return token_id
+def test_the_abstract_method_stays():
+    class BaseDataProcessor(Processor):
+        def ids2tokens(self, token_id, task_id=None):
+            raise NotImplementedError
 
-    stock = Arguments.ids2tokens
+    stock = BaseDataProcessor.ids2tokens
     with pytest.raises(NotPlain, match="defines no ids2tokens"):
-        detokenising.install(restated_parsers.module_of(Arguments))
-    assert Arguments.ids2tokens is stock
+        detokenising.install(restated_parsers.module_of(BaseDataProcessor))
+    assert BaseDataProcessor.ids2tokens is stock
 
 
 class ExtendsLast(Processor):

@@ -181,6 +181,30 @@ def test_it_goes_on_after_what_is_bad(known, method, items, groups, counted, uti
     assert {kind: faults(kind) - old for kind, old in before.items() if faults(kind) != old} == counted
 
 
+def test_streams_get_their_turn_between_two_messages(utils):
+    """aiozmq's stream takes none while messages come faster than they are read."""
+    seen = []
+
+    async def run():
+        manager = utils.install(True).DealerConnectionManager(utils, [])
+        manager.request_map[A], left = SimpleNamespace(put_nowait=lambda group: seen.append("group")), [1, 2]
+
+        async def read():
+            manager.running = bool(left and left.pop())
+            return [message("a")]
+
+        async def stream():
+            while manager.running:
+                seen.append("chunk")
+                await asyncio.sleep(0)
+
+        manager.pull_client = SimpleNamespace(read=read)
+        await asyncio.gather(getattr(manager, BATCHES)(), stream())
+
+    asyncio.run(run())
+    assert seen == ["chunk", "group"] * 3
+
+
 def test_what_is_skipped_is_said_without_its_content(utils, caplog, monkeypatch):
     monkeypatch.setattr(dispatcher, "_complaints", dispatcher.Complaints(logging.getLogger("x").error))
     received(utils.install(True), [b"\xc1secret", message("a")], (A,))

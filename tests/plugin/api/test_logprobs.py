@@ -81,21 +81,20 @@ scores = st.one_of(
 
 
 @st.composite
-def tops(draw, values=scores):
+def tops(draw):
     """Rows of all shapes, with as many scores as ids mostly."""
     rows = draw(st.integers(1, 4))
     ids = [draw(st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=8)) for _ in range(rows)]
     slack = draw(st.sampled_from([0, 0, 0, 1]))
-    lists = [draw(st.lists(values, min_size=len(row), max_size=len(row) + slack)) for row in ids]
+    lists = [draw(st.lists(scores, min_size=len(row), max_size=len(row) + slack)) for row in ids]
     return [ids, lists, list(range(rows))]
 
 
 columns = st.one_of(st.none(), st.integers(-2, 9), st.just(1 << 70))
 
 
-@given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), columns, st.booleans())
+@given(tops(), columns, st.booleans())
 def test_chat(top, most, texts):
-    """Integers become floats."""
     assert written(chat(top, most, texts)) == fastdeploys(STEPS.chat(copy.deepcopy(top), most, texts))
 
 
@@ -127,7 +126,7 @@ def test_many_results(results, most, packed):
 ODD = [
     *(([[0]], [[True]]), ([[0]], [[None]]), ([[0]], [["-0.5"]]), ([[0]], [[1 << 60]]), ([["0"]], [[-0.5]])),
     *(([[0.0]], [[-0.5]]), ([[-1]], [[-0.5]]), ([(0,)], [[-0.5]]), ([[0]], [(-0.5,)]), ([[]], [[-0.5]])),
-    *(([[0]], [[]]), ([[0], []], [[-0.5], []])),
+    *(([[0]], [[]]), ([[0], []], [[-0.5], []]), ([[0]], [[-1]])),
 ]
 OTHERS = [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]]
 
@@ -137,8 +136,6 @@ def test_what_is_not_known_is_left_to_fastdeploy(top):
     for build in chat, completion:
         with pytest.raises(Unknown):
             build(top, 5)
-    with pytest.raises(Unknown, match="no float"):
-        completion([[[0]], [[-1]], [1]], 5)  # which chat makes a float
 
 
 def test_what_fastdeploy_passes_over_and_what_is_not_asked_for():

@@ -5,12 +5,8 @@
 cdef class ChatScores(Scores):
     """What ``_create_chat_logprobs`` makes of results, as JSON: a LogProbs."""
 
-    cdef int write(self, _Writer writer) except -1:
-        writer.literal(b'{"content":', 11)
-        self.write_list(writer, 0)
-        if not writer.unset:
-            writer.literal(b',"refusal":null', 15)
-        return writer.literal(b"}", 1)
+    def __cinit__(self, *arguments):
+        self.heads, self.unset = (b'{"content":[',), b',"refusal":null'
 
     cdef int write_item(self, _Writer writer, Py_ssize_t row, int which) except -1:
         cdef Py_ssize_t i, first = self.begin(row)
@@ -29,6 +25,6 @@ cdef class ChatScores(Scores):
     cdef int write_cell(self, _Writer writer, Py_ssize_t i) except -1:
         """Write a token and its log-probability, as the beginning of an object."""
         cdef text_record *record = self.record(i)
-        writer.literal(_head_of(record), record.head_size)
+        writer.literal(_head_of(record), _head_size(record))
         writer.double(self.cells[i].score)
         return writer.literal(_tail_of(record), record.tail_size)

@@ -3,8 +3,8 @@
 """The JSON of an API server's chunks, written in C, and what comes before it.
 
 Each file that is included here has one idea: numbers as serialisers print them, the buffer that is written
-into, a text that grows, texts of token ids made once, results out of msgpack, maps with known keys, arrays,
-answers in pieces, log-probabilities of chat, of completion and of the prompt, chunks by a template, plain
+into, texts of token ids made once, results out of msgpack, maps with known keys, arrays,
+log-probabilities of chat, of completion and of the prompt, chunks by a template, plain
 results, and new text out of new token ids.
 """
 cimport cython
@@ -45,17 +45,14 @@ cdef extern from "fd_postproc/headers/json.h":
 
 include "_numbers.pxi"
 include "_writer.pxi"
-include "_growing_text.pxi"
 include "_token_table.pxi"
 include "_packed.pxi"
 include "_map_layouts.pxi"
 include "_arrays.pxi"
-include "_pieces.pxi"
 include "_scored_rows.pxi"
 include "_chat_logprobs.pxi"
 include "_completion_logprobs.pxi"
 include "_prompt_logprobs.pxi"
 include "_template.pxi"
 include "_plain_results.pxi"
-include "_byte_decoder.pxi"
-include "_piece_decoder.pxi"
+include "_token_bytes.pxi"

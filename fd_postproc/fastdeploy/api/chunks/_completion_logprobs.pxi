@@ -7,25 +7,11 @@ cdef enum:
 
 @cython.final
 cdef class CompletionScores(Scores):
-    """What ``_create_completion_logprobs`` makes of results, as JSON: a CompletionLogprobs.
+    """What ``_create_completion_logprobs`` makes of results, as JSON: a CompletionLogprobs."""
 
-    It raises Unknown also where a score is an integer, which the maps would show as one.
-    """
-
-    def __init__(self, columns, Texts texts):
-        super().__init__(columns, texts)
-        self.only_floats = True
-
-    cdef int write(self, _Writer writer) except -1:
-        writer.literal(b'{"tokens":', 10)
-        self.write_list(writer, TOKENS)
-        writer.literal(b',"token_logprobs":', 18)
-        self.write_list(writer, SCORES)
-        writer.literal(b',"top_logprobs":', 16)
-        self.write_list(writer, MAPS)
-        if not writer.unset:
-            writer.literal(b',"text_offset":null', 19)
-        return writer.literal(b"}", 1)
+    def __cinit__(self, *arguments):
+        self.heads = b'{"tokens":[', b',"token_logprobs":[', b',"top_logprobs":['
+        self.unset = b',"text_offset":null'
 
     cdef int write_item(self, _Writer writer, Py_ssize_t row, int which) except -1:
         cdef text_record *record

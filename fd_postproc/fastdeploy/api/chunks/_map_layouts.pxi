@@ -9,6 +9,7 @@ cdef enum:
     LAYOUTS = 64               # that are remembered
     FEWEST_KEYS = 6            # of a map that has a layout: smaller ones never grow
     MOST_KEYS = 64
+    LONGEST_KEY = 48           # on an average
     MISSES = 16                # in a row, after which another layout takes the place
 
 
@@ -106,7 +107,7 @@ cdef dict _rest_of_map(
         begin = source.at
         if not fdu_text(source, &text, &length):
             raise Unknown("a message of results with a key that is no text")
-        key = _key(text, length)
+        key = _interned(PyUnicode_DecodeUTF8(text, length, NULL))
         if keys is not None:
             keys.append(key)
             packed.append(PyBytes_FromStringAndSize(<const char *>begin, source.at - begin))
@@ -123,3 +124,6 @@ cdef inline object _value_of(key, fdu_bytes *source, int depth, bint lazy):
         if value is not None:
             return value
     return _unpacked(source, depth + 1, lazy)
+
+
+from sys import intern as _interned

@@ -37,30 +37,6 @@ def give_arrays(bint as_numpy):
 
 cdef enum:
     DEEPEST = 64     # levels of lists and maps
-    KEYS = 512       # of maps that are remembered
-    LONGEST_KEY = 48
-
-cdef list _keys = [None] * KEYS
-
-
-cdef object _key(const char *text, size_t size):
-    """The string of a map's key, cached."""
-    cdef uint32_t mixed = <uint32_t>size
-    cdef size_t i
-    cdef Py_ssize_t key_size
-    cdef const char *key_text
-    if size > LONGEST_KEY:
-        return PyUnicode_DecodeUTF8(text, size, NULL)
-    for i in range(size):
-        mixed = (mixed ^ <unsigned char>text[i]) * 16777619u
-    mixed = (mixed ^ (mixed >> 15)) % KEYS
-    key = _keys[mixed]
-    if key is not None:
-        key_text = PyUnicode_AsUTF8AndSize(key, &key_size)
-        if <size_t>key_size == size and not memcmp(key_text, text, size):
-            return key
-    _keys[mixed] = key = _interned(PyUnicode_DecodeUTF8(text, size, NULL))
-    return key
 
 
 cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
@@ -128,64 +104,13 @@ def unpack(bytes packed not None, bint lazy=True):
     return value
 
 
+@cython.final
 @cython.no_gc
-cdef class Packed:
-    """A read-only list or map that is made when it is first looked at.
+cdef class PackedRows:
+    """Log-probabilities of a result: a read-only list of ids, scores and ranks, made when it is first read.
 
     The garbage collector does not see it: what it holds are numbers.
     """
-
-    cdef object unpacked(self):
-        """The list or map."""
-        raise NotImplementedError
-
-    def __len__(self):
-        return len(self.unpacked())
-
-    def __iter__(self):
-        return iter(self.unpacked())
-
-    def __reversed__(self):
-        return reversed(self.unpacked())
-
-    def __getitem__(self, place):
-        return self.unpacked()[place]
-
-    def __contains__(self, value):
-        return value in self.unpacked()
-
-    def index(self, value, *places):
-        """As a list's."""
-        return self.unpacked().index(value, *places)
-
-    def count(self, value):
-        """As a list's."""
-        return self.unpacked().count(value)
-
-    def __richcmp__(self, other, int kind):
-        if isinstance(other, Packed):
-            other = (<Packed>other).unpacked()
-        return PyObject_RichCompare(self.unpacked(), other, kind)
-
-    __hash__ = None
-
-    def __repr__(self):
-        return repr(self.unpacked())
-
-    def __copy__(self):
-        return _copy(self.unpacked())
-
-    def __deepcopy__(self, memo):
-        return _deepcopy(self.unpacked(), memo)
-
-    def __reduce_ex__(self, protocol):
-        return type(self.unpacked()), (self.unpacked(),)
-
-
-@cython.final
-@cython.no_gc
-cdef class PackedRows(Packed):
-    """Log-probabilities of a result: lists of ids, scores and ranks."""
 
     cdef unsigned char *packed
     cdef size_t size, rows
@@ -204,7 +129,7 @@ cdef class PackedRows(Packed):
         self.size = size
         return 0
 
-    cdef object unpacked(self):
+    cdef list unpacked(self):
         cdef fdu_bytes source
         if self.lists is None:
             source.at, source.end = self.packed, self.packed + self.size
@@ -217,9 +142,41 @@ cdef class PackedRows(Packed):
     def __len__(self):
         return 3 if self.lists is None else len(self.lists)
 
+    def __iter__(self):
+        return iter(self.unpacked())
+
+    def __getitem__(self, place):
+        return self.unpacked()[place]
+
+    def index(self, value, *places):
+        """As a list's."""
+        return self.unpacked().index(value, *places)
+
+    def count(self, value):
+        """As a list's."""
+        return self.unpacked().count(value)
+
+    def __richcmp__(self, other, int kind):
+        if isinstance(other, PackedRows):
+            other = (<PackedRows>other).unpacked()
+        return PyObject_RichCompare(self.unpacked(), other, kind)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return repr(self.unpacked())
+
+    def __copy__(self):
+        return _copy(self.unpacked())
+
+    def __deepcopy__(self, memo):
+        return _deepcopy(self.unpacked(), memo)
+
+    def __reduce_ex__(self, protocol):
+        return list, (self.unpacked(),)
+
 
 from collections.abc import Sequence as _Sequence
 from copy import copy as _copy, deepcopy as _deepcopy
-from sys import intern as _interned
 
 _Sequence.register(PackedRows)

@@ -1,8 +1,11 @@
 # Log-probabilities of a prompt: a map of token ids for each of its tokens, written from the arrays.
 
+cdef enum:
+    NEW_TEXTS = 64    # texts that are made in one piece: each is asked of the tokenizer
+
 
 @cython.final
-cdef class PromptScores(Part):
+cdef class PromptScores:
     """What ``_build_prompt_logprobs`` makes of a result, as JSON: None, then a map for each token."""
 
     cdef tuple arrays              # NumPy's: ids, scores and ranks
@@ -11,6 +14,7 @@ cdef class PromptScores(Part):
     cdef const int64_t *ranks
     cdef Texts texts               # None: no texts are wanted
     cdef Py_ssize_t width, most
+    cdef Py_ssize_t next, count    # of the list's items
     cdef Py_ssize_t column         # where the next row goes on
     # The row that is loaded.
     cdef Py_ssize_t loaded
@@ -75,13 +79,17 @@ cdef class PromptScores(Part):
     def pieces(self):
         """The JSON as that of an answer that is not streamed, in pieces: Python's."""
         self.next = self.column = 0
-        return Pieces.of(b"", [(0, self)])
+        while self.next <= self.count:
+            yield self.piece()
 
-    cdef bytes piece(self, _Writer writer):
-        if self.next > self.count:
-            return None
-        self.write_some(writer, PIECE, NEW_TEXTS)
-        return writer.out.data[:writer.out.used]
+    cdef bytes piece(self):
+        cdef _Writer writer = _Writer.begin(PYTHON)
+        try:
+            writer.python = True
+            self.write_some(writer, PIECE, NEW_TEXTS)
+            return writer.out.data[:writer.out.used]
+        finally:
+            writer.end()
 
     cdef int write_some(self, _Writer writer, size_t most, Py_ssize_t new_texts) except -1:
         """Write on until there are so many bytes, or so many texts were made."""

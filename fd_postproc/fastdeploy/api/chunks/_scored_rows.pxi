@@ -1,5 +1,9 @@
 # Rows of tokens and scores of an answer's log-probabilities: the sampled token, then the likeliest.
 
+cdef enum:
+    PIECE = 1 << 16    # bytes after which a piece of a long list ends
+
+
 cdef struct scored:
     text_record *record    # NULL: not asked for yet
     double score
@@ -22,7 +26,9 @@ cdef class Scores:
     cdef Py_ssize_t *ends      # of each row, in cells
     cdef readonly Py_ssize_t rows
     cdef Py_ssize_t most, room_of_rows, room_of_cells
-    cdef bint has_texts, only_floats
+    cdef bint has_texts
+    cdef tuple heads           # what stands before the items of each list
+    cdef bytes unset           # the last field, which streams leave out
 
     def __cinit__(self, *arguments):
         self.texts = _NO_TEXTS
@@ -74,34 +80,52 @@ cdef class Scores:
         finally:
             writer.end()
 
+    cdef int write(self, _Writer writer) except -1:
+        cdef Py_ssize_t which
+        for which in range(len(self.heads)):
+            self.write_rows(writer, 0, which, <size_t>-1)
+        return writer.literal(b"}", 1)
+
     def pieces(self):
-        """The JSON as that of an answer that is not streamed, in pieces: Python's, with all fields."""
+        """The JSON as that of an answer that is not streamed: Python's, with all fields, in pieces.
+
+        The event loop has its turns in between.  It raises ValueError for NaN.
+        """
+        cdef Py_ssize_t which, row
+        for which in range(len(self.heads)):
+            row = -1
+            while row < self.rows:
+                piece, row = self.piece(max(row, 0), which)
+                yield piece
+        yield self.unset + b"}"
+
+    cdef tuple piece(self, Py_ssize_t row, Py_ssize_t which):
+        """Some of a list, from a row on, and where the next piece begins."""
         cdef _Writer writer = _Writer.begin(PYTHON)
         try:
-            writer.python, writer.parts = True, []
-            self.write(writer)
-            return Pieces.of(writer.out.data[:writer.out.used], writer.parts)
+            writer.python = True
+            row = self.write_rows(writer, row, which, PIECE)
+            return writer.out.data[:writer.out.used], row
         finally:
             writer.end()
-
-    cdef int write(self, _Writer writer) except -1:
-        raise NotImplementedError
 
     cdef int write_item(self, _Writer writer, Py_ssize_t row, int which) except -1:
         """Write what a list, one of several, has for a row."""
         raise NotImplementedError
 
     @cython.final
-    cdef int write_list(self, _Writer writer, int which) except -1:
-        cdef Py_ssize_t row
-        if writer.parts is not None and self.rows >= MANY:
-            return writer.leave(_ScoreItems.of(self, which))
-        writer.literal(b"[", 1)
-        for row in range(self.rows):
+    cdef Py_ssize_t write_rows(self, _Writer writer, Py_ssize_t row, int which, size_t most) except -1:
+        """Write a list from a row on until there are so many bytes; the row at which to go on."""
+        if row == 0:
+            writer.put(<bytes>self.heads[which])
+        while row < self.rows and writer.out.used < most:
             if row:
                 writer.literal(b",", 1)
             self.write_item(writer, row, which)
-        return writer.literal(b"]", 1)
+            row += 1
+        if row == self.rows:
+            writer.literal(b"]", 1)
+        return row
 
     @cython.final
     cdef inline Py_ssize_t begin(self, Py_ssize_t row) noexcept:
@@ -117,12 +141,7 @@ cdef class Scores:
     cdef int take(self, top) except -1:
         cdef Py_ssize_t before = self.rows
         try:
-            if type(top) is not PackedRows:
-                self.read_lists(top)
-            elif (<PackedRows>top).lists is None:
-                self.read_packed(<PackedRows>top)
-            else:
-                self.read_lists((<PackedRows>top).lists)
+            self.read(_packed_again(top))
             self.ask(before)
         except BaseException:
             self.rows = before
@@ -149,35 +168,7 @@ cdef class Scores:
         return 0
 
     @cython.final
-    cdef int read_lists(self, top) except -1:
-        """Read three lists, of ids, scores and ranks; Unknown for values that FastDeploy has to handle."""
-        cdef Py_ssize_t row, i, rows, n, total = 0, at = self.begin(self.rows)
-        cdef list ids, scores, ranks, row_ids, row_scores
-        if not (type(top) in (list, tuple) and len(top) == 3 and all([type(one) is list for one in top])):
-            raise Unknown("log-probabilities are not three lists")
-        ids, scores, ranks = top
-        rows = min(len(ids), len(scores), len(ranks))
-        for row in range(rows):
-            if not PyList_CheckExact(ids[row]) or not PyList_CheckExact(scores[row]):
-                raise Unknown("a row of log-probabilities is no list")
-            n = min(len(ids[row]), len(scores[row]), self.most)
-            if n == 0:
-                raise Unknown("a row of log-probabilities is empty")
-            total += n
-        self.make_room(rows, total)
-        for row in range(rows):
-            row_ids, row_scores = ids[row], scores[row]
-            for i in range(min(len(row_ids), len(row_scores), self.most)):
-                self.cells[at].record = NULL
-                self.cells[at].score = _score(row_scores[i], self.only_floats)
-                self.cells[at].id = _token_id(row_ids[i]) if self.has_texts else 0
-                at += 1
-            self.ends[self.rows] = at
-            self.rows += 1
-        return 0
-
-    @cython.final
-    cdef int read_packed(self, PackedRows top) except -1:
+    cdef int read(self, PackedRows top) except -1:
         """Read the packed bytes, in which all scores are floats."""
         cdef fdu_bytes ids, scores
         cdef size_t row, i, wide, long, n
@@ -215,30 +206,19 @@ cdef class Scores:
         return 0
 
 
+cdef PackedRows _packed_again(top):
+    """Log-probabilities as they come out of a message; Unknown for what FastDeploy has to handle."""
+    if type(top) is PackedRows:
+        if (<PackedRows>top).lists is None:
+            return top
+        top = (<PackedRows>top).lists
+    try:
+        made = unpack(_import("msgpack").packb({_top: top}, strict_types=True))[_top]
+    except Exception:  # whatever msgpack raises for what it does not know
+        made = None
+    if type(made) is not PackedRows:
+        raise Unknown("log-probabilities are not three lists of numbers")
+    return made
+
+
 _NO_TEXTS = Texts(lambda token: ("", ""))
-
-
-@cython.final
-cdef class _ScoreItems(Part):
-    """A long list of an answer's log-probabilities."""
-
-    cdef Scores scores
-    cdef int which
-
-    @staticmethod
-    cdef _ScoreItems of(Scores scores, int which):
-        cdef _ScoreItems part = _ScoreItems.__new__(_ScoreItems)
-        part.scores, part.which, part.count = scores, which, scores.rows
-        return part
-
-    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
-        return self.scores.write_item(writer, i, self.which)
-
-
-cdef inline double _score(value, bint only_floats) except? -1.5:
-    """The value of a typed float field; integers become floats."""
-    if PyFloat_CheckExact(value):
-        return PyFloat_AS_DOUBLE(value)
-    if PyLong_CheckExact(value) and not only_floats and -(1 << 53) <= value <= 1 << 53:
-        return <double>value
-    raise Unknown("a log-probability is no float")

@@ -1,29 +1,32 @@
 # The table of token texts: for each id, made once, its text and the JSON that never changes.
 
 cdef struct text_record:
-    # One block of memory: the record, and behind it the text, its key, and what stands around a score.
-    uint32_t text_size    # UTF-8 of the text as the tokenizer gave it
-    uint32_t key_size     # a JSON string: what is shown for it
-    uint32_t head_size    # {"token":<key>,"logprob":
-    uint32_t tail_size    # ,"bytes":[...]
+    # One block of memory: the record, and behind it what stands around a score.
+    uint32_t key_size     # a JSON string: what is shown for the id
+    uint32_t tail_size    # ,"bytes":[...] with the UTF-8 of the text as the tokenizer gave it
     text_record *same     # the first record with an equal key: it identifies equal texts
     Py_ssize_t place      # of the last cell of a row that shows this text, while that row is written
 
 
-cdef inline const char *_text_of(const text_record *record) noexcept:
-    return <const char *>(record + 1)
-
-
-cdef inline const char *_key_of(const text_record *record) noexcept:
-    return <const char *>(record + 1) + record.text_size
+cdef enum:
+    BEFORE_KEY = 9     # bytes of {"token":
+    BEHIND_KEY = 11    # and of ,"logprob":
 
 
 cdef inline const char *_head_of(const text_record *record) noexcept:
-    return _key_of(record) + record.key_size
+    return <const char *>(record + 1)
+
+
+cdef inline size_t _head_size(const text_record *record) noexcept:
+    return BEFORE_KEY + record.key_size + BEHIND_KEY
+
+
+cdef inline const char *_key_of(const text_record *record) noexcept:
+    return _head_of(record) + BEFORE_KEY
 
 
 cdef inline const char *_tail_of(const text_record *record) noexcept:
-    return _head_of(record) + record.head_size
+    return _head_of(record) + _head_size(record)
 
 
 cdef long long MOST_IDS = 1 << 22
@@ -79,25 +82,20 @@ cdef class Texts:
             raw, key = text.encode(), _json_string(shown)
         except UnicodeEncodeError:
             raise Unknown("a token's text is no Unicode") from None
-        head = b'{"token":' + key + b',"logprob":'
         tail = b',"bytes":[' + b",".join([b"%d" % byte for byte in raw]) + b"]"
-        return self.keep(id, raw, key, head, tail)
+        return self.keep(id, key, b'{"token":' + key + b',"logprob":' + tail, len(tail))
 
-    cdef text_record *keep(self, Py_ssize_t id, bytes raw, bytes key, bytes head, bytes tail) except NULL:
+    cdef text_record *keep(self, Py_ssize_t id, bytes key, bytes text, size_t tail_size) except NULL:
         if id < self.room and self.records[id] != NULL:  # made meanwhile: spelling calls other code
             return self.records[id]
         self.make_room(id)
-        cdef size_t size = sizeof(text_record) + len(raw) + len(key) + len(head) + len(tail)
+        cdef size_t size = sizeof(text_record) + len(text)
         cdef text_record *record = <text_record *>PyMem_Malloc(size)
         if record == NULL:
             raise MemoryError
         memset(record, 0, sizeof(text_record))
-        record.text_size, record.key_size = <uint32_t>len(raw), <uint32_t>len(key)
-        record.head_size, record.tail_size = <uint32_t>len(head), <uint32_t>len(tail)
-        memcpy(<char *>_text_of(record), <const char *>raw, len(raw))
-        memcpy(<char *>_key_of(record), <const char *>key, len(key))
-        memcpy(<char *>_head_of(record), <const char *>head, len(head))
-        memcpy(<char *>_tail_of(record), <const char *>tail, len(tail))
+        record.key_size, record.tail_size = <uint32_t>len(key), <uint32_t>tail_size
+        memcpy(<char *>_head_of(record), <const char *>text, len(text))
         try:
             first = self.firsts.setdefault(key, <size_t>record)
         except MemoryError:
@@ -122,19 +120,10 @@ cdef class Texts:
         self.records, self.room = records, room
         return 0
 
-    def shown(self, id):
+    def shown(self, long long id):
         """The text that an answer shows for a token id."""
-        return _shown(self.numbered(_token_id(id)))
-
-
-cdef inline long long _token_id(token) except? -2:
-    cdef int overflow = 0
-    if not PyLong_CheckExact(token):
-        raise Unknown("a token id is no integer")
-    cdef long long id = PyLong_AsLongLongAndOverflow(token, &overflow)
-    if overflow:
-        raise Unknown("a token id is out of range")
-    return id
+        cdef const text_record *record = self.numbered(id)
+        return _json_loads(PyUnicode_DecodeUTF8(_key_of(record), record.key_size, NULL))
 
 
 cdef bytes _json_string(str text):
@@ -144,14 +133,6 @@ cdef bytes _json_string(str text):
         return writer.out.data[:writer.out.used]
     finally:
         writer.end()
-
-
-cdef str _shown(const text_record *record):
-    """The shown text as a string: the tokenizer's, or the rule's for an id without text."""
-    cdef const char *key = _key_of(record)
-    if record.key_size == record.text_size + 2 and not memcmp(key + 1, _text_of(record), record.text_size):
-        return PyUnicode_DecodeUTF8(_text_of(record), record.text_size, NULL)
-    return _json_loads(PyUnicode_DecodeUTF8(key, record.key_size, NULL))
 
 
 from json import loads as _json_loads

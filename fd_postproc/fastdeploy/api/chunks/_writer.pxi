@@ -26,7 +26,6 @@ cdef class _Writer:
     cdef FloatStyle floats
     cdef bint unset     # fields that were not set are left out
     cdef bint python    # as Python's json writes it, which refuses NaN and infinities
-    cdef list parts     # long lists that are left for later, each with its place; None: none is
 
     @staticmethod
     cdef _Writer begin(FloatStyle style):
@@ -35,11 +34,10 @@ cdef class _Writer:
         writer.style = style.style
         writer.out.used = 0
         writer.unset = writer.python = False
-        writer.parts = None
         return writer
 
     cdef int end(self) except -1:
-        self.floats = self.parts = None
+        self.floats = None
         if self.out.room > 1 << 20:  # a full answer's
             free(self.out.data)
             memset(&self.out, 0, sizeof(fdj_buffer))
@@ -61,11 +59,6 @@ cdef class _Writer:
     cdef inline int literal(self, const char *text, size_t n) except -1:
         if fdj_put(&self.out, text, n):
             raise MemoryError
-        return 0
-
-    cdef int leave(self, Part part) except -1:
-        """Leave a part for later."""
-        self.parts.append((self.out.used, part))
         return 0
 
     cdef int string(self, text) except -1:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ....support.known import Known
 from ._chunks import Texts
 
 REPLACEMENT = "\ufffd"
@@ -52,7 +52,7 @@ def _in_bytes(text: str) -> str:
 
 
 class TextsOf:
-    """Cache of the texts of a data processor's tokens; usually there is a single processor.
+    """Cache of the texts of each data processor's tokens.
 
     Parameters
     ----------
@@ -62,16 +62,12 @@ class TextsOf:
 
     def __init__(self, spelling: Callable[[Any], Callable[[int], tuple[str, str]]]) -> None:
         self._spelling = spelling
-        self._processor: Callable[[], Any] = lambda: None
-        self._texts: Texts | None = None
+        self._texts: Known[Texts] = Known()
 
     def __call__(self, handler: Any) -> Texts:
         """The texts of a handler's processor."""
         processor = handler.engine_client.data_processor
-        if self._processor() is not processor or self._texts is None:
-            self._texts = Texts(self._spelling(processor))
-            self._processor = weakref.ref(processor)
-        return self._texts
+        return self._texts.of(processor) or self._texts.keep(processor, Texts(self._spelling(processor)))
 
 
 CHAT_TEXTS, COMPLETION_TEXTS = TextsOf(chat_spelling), TextsOf(completion_spelling)

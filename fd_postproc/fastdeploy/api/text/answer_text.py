@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..chunks._chunks import GrowingText
-
 
 class AnswerText:
-    """Accumulated text of an answer; appending a delta has a constant cost.
+    """Accumulated text of an answer, as UTF-8; appending a delta has a constant cost.
 
     It stands in FastDeploy's ``decode_status`` for the string, and reads as it.  If there are parsers, it has
     their marks, and the excerpt that they are given instead; if there are none, it may have `way`: a
     tokenizer and what decodes its tokens.
     """
 
-    __slots__ = ("append", "excerpt", "marks", "way", "whole")
+    __slots__ = ("_bytes", "excerpt", "marks", "way")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, text: str, marks: Any = None, excerpt: Any = None, way: Any = None) -> None:
-        grown = GrowingText()
-        self.append, self.whole, self.marks, self.excerpt = grown.append, grown.whole, marks, excerpt
+        self._bytes, self.marks, self.excerpt = bytearray(), marks, excerpt
         self.way: tuple[Any, Any] | None = way
         self.append(text)
+
+    def append(self, text: str) -> None:
+        """Append a text; lone surrogates are kept."""
+        self._bytes += text.encode("utf-8", "surrogatepass")
+
+    def whole(self) -> str:
+        """The text."""
+        return self._bytes.decode("utf-8", "surrogatepass")
 
     def __str__(self) -> str:
         return self.whole()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ....support.known import Known
 from ...events.guard import Guard
 from ...events.log import api_log
+from ..chunks._chunks import BY_BYTE
 from . import mends
 from .answer_text import AnswerText
-from .behind import Behind
 from .joined_results import are_expected, withdraw
 from .ways import OF_IDS, REPLACEMENT, Tokenizers, decode_token
 
@@ -40,14 +41,13 @@ class Answers:
 
     def __init__(self, stock: Any, envs: Any) -> None:
         self.stock, self._envs = stock, envs
-        self._asks_environment = "FD_USE_HF_TOKENIZER" in stock.__code__.co_names
         self.ways_of = ways_of = Tokenizers().ways_of
         self.prepares: list[Callable[[Any], Any]] = [lambda processor: ways_of(processor.tokenizer)]
         self.guard = Guard("api detokenising", api_log, when_off=withdraw)
 
     def are_left_to_fastdeploy(self) -> bool:
         """Whether new answers are FastDeploy's: reading the environment takes longer than decoding."""
-        return self._asks_environment and bool(self._envs.FD_USE_HF_TOKENIZER)
+        return bool(getattr(self._envs, "FD_USE_HF_TOKENIZER", False))
 
     def are_texts_of_engine(self) -> bool:
         """Whether the engine makes the texts."""
@@ -97,7 +97,7 @@ class Answers:
         new_text = self.ways_of(tokenizer).new_text
         if releases and REPLACEMENT in text[-2:]:
             mends.count(releases)
-        elif getattr(getattr(new_text, "__self__", None), "mends", False):
+        elif getattr(getattr(new_text, "__self__", None), "errors", None) == BY_BYTE:
             mends.count(mends.BROKEN)
 
     def hold_text(self, tokenizer: Any, state: list[Any], more: Sequence[int] = ()) -> bool:
@@ -170,5 +170,5 @@ def go_back(answers: Any, task_id: Any, before: tuple[int, int, int] | None) -> 
     del state[2][before[2] :]
 
 
-_answers: Behind[Answers] = Behind()  # by `ids2tokens`
-keep, answers_of = _answers.keep, _answers.of
+_known: Known[Answers] = Known()  # by `ids2tokens`
+keep, answers_of = _known.keep, _known.of

@@ -9,17 +9,16 @@ the tokens of the same text once (`token_counts`).  Any other parser gets the wh
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ....support.known import Known
 from ...events.counters import note
 from ...gate.seams import NotPlain
 from . import mends
 from .answers import Answers, answers_of
-from .behind import Behind
 from .growing_answers import GrowingAnswers
 from .known_parsers import REASONING, marks_of
 from .plain_answers import way_of
@@ -57,29 +56,25 @@ class Processors:
     def __init__(self, cls: type, ids2tokens: Any, answers: Answers, streamed: Any) -> None:
         self.cls, self.ids2tokens, self.answers = cls, ids2tokens, answers  # FastDeploy's, with ours
         self.streamed = streamed
-        self.known: dict[int, tuple[Callable[[], Any], Views]] = {}
+        self._known: Known[Views] = Known()
 
     def views_of(self, processor: Any) -> Views:
         """The views that the methods of a processor use."""
-        name = id(processor)
         reasoning = processor.reasoning_parser
         changed = None if reasoning is None else vars(reasoning).get(REASONING)
         own = vars(processor)
         set_on_it = own.get("ids2tokens"), own.get(OUTPUT_FALLBACK)
         now = reasoning, processor.tool_parser_obj, processor.tokenizer, changed, set_on_it
-        known = self.known.get(name)
-        if known is not None and known[0]() is processor and known[1].made_for == now:
-            return known[1]
+        known = self._known.of(processor)
+        if known is not None and known.made_for == now:
+            return known
         views = Views(now, processor, processor, processor, processor, processor)
         try:
             views = self._quick_views(views)
         except Exception as error:
             reason = str(error) if isinstance(error, NotPlain) else type(error).__name__
             note(f"{_NOT_QUICK}: {reason}")
-        with contextlib.suppress(TypeError):
-            gone = weakref.ref(processor, lambda _: self.known.pop(name, None))
-            self.known[name] = gone, views
-        return views
+        return self._known.keep(processor, views)
 
     def _quick_views(self, views: Views) -> Views:
         processor, (reasoning, tools, tokenizer, *_) = views.last, views.made_for
@@ -157,8 +152,8 @@ class View:
         return getattr(self._processor, name)
 
 
-_processors: Behind[Processors] = Behind()  # by `process_response_dict_streaming`
-keep, processors_of = _processors.keep, _processors.of
+_known: Known[Processors] = Known()  # by `process_response_dict_streaming`
+keep, processors_of = _known.keep, _known.of
 
 
 def views_of(processor: Any) -> Views | None:

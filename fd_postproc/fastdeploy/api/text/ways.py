@@ -4,25 +4,24 @@ FastDeploy's ``ids2tokens`` decodes two windows of an answer for each result, th
 the new ones; what is more in the second is the new text.  Each window goes through layers of PaddleFormers
 and transformers down to the tokenizers library.
 
-The library is not even called if a text is the bytes of its tokens in a row, as of byte-level tokenizers
-(``ByteTokens``), or the texts of SentencePiece's pieces in a row (``PieceTokens``), as of FastDeploy's own
-tokenizer for ERNIE, which is written in Python.
+The library is not even called if a text is the bytes of its tokens in a row (``TokenBytes``), as of
+byte-level tokenizers, or of SentencePiece's pieces, as of FastDeploy's own tokenizer for ERNIE, which is
+written in Python.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import random
 import re
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ....support.known import Known
 from ...events.counters import note
 from ...gate.seams import NotPlain
-from ..chunks._chunks import ByteTokens, PieceTokens
+from ..chunks._chunks import BY_BYTE, TokenBytes
 from . import mends, samples
 
 REPLACEMENT = "\ufffd"
@@ -50,7 +49,7 @@ def decode_token(
     read_offset: int,
     to_the_end: bool = False,
 ) -> tuple[str, int, int]:
-    """Decode as ``ByteTokens.new_text``, by the method ``decode`` of the tokenizers library."""
+    """Decode as ``TokenBytes.new_text``, by the method ``decode`` of the tokenizers library."""
     before = decode(ids[prefix_offset:read_offset], skip_special_tokens=False)
     text = decode(ids[prefix_offset:], skip_special_tokens=False)
     if len(text) <= len(before):
@@ -67,7 +66,7 @@ class Ways(NamedTuple):
 
     decode: Callable[..., str] | None = None  # the library's
     new_text: Callable[..., tuple[str, int, int] | None] | None = None
-    """Of `ByteTokens` or `PieceTokens`; None where its texts are more than those of tokens in a row."""
+    """Of `TokenBytes`; None where its texts are more than those of tokens in a row."""
 
 
 def _library_of(tokenizer: Any) -> Any:
@@ -80,14 +79,13 @@ class Tokenizers:
     """Cache of the fast path of each tokenizer, decided when the tokenizer is first used."""
 
     def __init__(self) -> None:
-        self.known: dict[int, tuple[Callable[[], Any], Any, Ways]] = {}
+        self._known: Known[tuple[Any, Ways]] = Known()
 
     def ways_of(self, tokenizer: Any) -> Ways:
         """How a tokenizer can be called."""
-        name, below = id(tokenizer), _library_of(tokenizer)
-        last, library, ways = self.known.get(name, _NONE)
-        if last() is tokenizer and library is below:
-            return ways
+        known, below = self._known.of(tokenizer), _library_of(tokenizer)
+        if known is not None and known[0] is below:
+            return known[1]
         ways = Ways()
         try:
             ways = ways_of(tokenizer)
@@ -95,13 +93,7 @@ class Tokenizers:
             note(f"texts of new tokens: {reason}")
         except Exception as error:
             note(f"texts of new tokens: {type(error).__name__}")
-        with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is asked about each time
-            gone = weakref.ref(tokenizer, lambda _: self.known.pop(name, None))
-            self.known[name] = gone, below, ways
-        return ways
-
-
-_NONE: tuple[Callable[[], Any], Any, Ways] = (lambda: None, None, Ways())
+        return self._known.keep(tokenizer, (below, ways))[1]
 
 
 def ways_of(tokenizer: Any) -> Ways:
@@ -122,13 +114,30 @@ def ways_of(tokenizer: Any) -> Ways:
     samples.compare(tokenizer, functools.partial(decode_token, decode), answers)
     if type(library.decoder) is not tokenizers.decoders.ByteLevel:
         return Ways(decode, _bytes_among_pieces(tokenizer, library) if mends.are_on() else None)
-    new_text = ByteTokens(library, samples.BYTES_OF, library.get_vocab_size()).new_text
+    new_text = bytes_way(library)
     try:
         samples.compare(tokenizer, new_text, [*answers, *samples.of_bytes(library)])
     except NotPlain as reason:
         note(f"texts of new tokens by their bytes: {reason}")
         return Ways(decode)
     return Ways(decode, new_text)
+
+
+def bytes_way(library: Any) -> Callable[..., tuple[str, int, int] | None]:
+    """The fast path for the tokens of a byte-level tokenizer."""
+
+    def meet(token: int) -> tuple[bytes, bytes, int] | None:
+        name = library.id_to_token(token)
+        if name is None:
+            return None
+        letters = [samples.BYTES_OF[letter] for letter in name if letter in samples.BYTES_OF]
+        text = bytes(letters) if len(letters) == len(name) else name.encode()  # an added token's own
+        if library.decode([token], skip_special_tokens=False) != text.decode(errors="replace"):
+            note("texts of new tokens: a token is shown as something else than its bytes")
+            return None
+        return text, text, 0
+
+    return TokenBytes(meet, False, library.get_vocab_size(), "replace").new_text
 
 
 def _pieces_way(tokenizer: Any, model: Any) -> Callable[..., tuple[str, int, int] | None]:
@@ -173,9 +182,9 @@ def _pieces_way(tokenizer: Any, model: Any) -> Callable[..., tuple[str, int, int
         except OF_IDS:  # an id that is none, or that the model refuses
             return None
 
-    pieces = PieceTokens(meet, stays, len(tokenizer))
+    pieces = TokenBytes(meet, stays, len(tokenizer))
     samples.compare(tokenizer, pieces.new_text, samples.of_pieces(tokenizer, model, plain))
-    pieces.mends = mends.are_on()
+    pieces.errors = BY_BYTE if mends.are_on() else None
     return pieces.new_text
 
 
@@ -204,8 +213,7 @@ def _bytes_among_pieces(tokenizer: Any, library: Any) -> Callable[..., tuple[str
             return (text if alone else b"", text, 0)  # a space is dropped at the beginning
         return (alone.encode(), after[len(before) :].encode(), 0) if after.startswith(before) else None
 
-    pieces = PieceTokens(meet, False, size)
-    pieces.mends = True
+    pieces = TokenBytes(meet, False, size, BY_BYTE)
     draw = random.Random(5)
     plain = [one for one in range(size) if one not in {*bytes_of}]
     answers = [library.encode(text, add_special_tokens=False).ids for text in samples.CANNED]
