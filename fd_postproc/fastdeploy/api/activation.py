@@ -1,4 +1,4 @@
-"""This module decides whether the plug-in is active in a serving module, and logs the decision."""
+"""Decision whether the plug-in is active in a serving module, with its line in the log."""
 
 from __future__ import annotations
 
