@@ -101,7 +101,7 @@ class Answer(Inbox):
         self._values = {each: Choice() for each in choices}
         self.choices: Any = True  # FastDeploy's map may have it
         self.source: Any = None  # a queue to wait at, where FastDeploy's own gets the results
-        self._last = choices[-1]
+        self._last = choices[-1] if choices else ""  # a client may ask for none
         self._is_due = False
         self._experts: Any = None
         self._asked, self._drafts = self.ASKED(handler, request), bool(request.include_draft_logprobs)
