@@ -2,11 +2,11 @@
 
 FastDeploy's generator of an answer that is not streamed waits at an `Answer` in place of its queue.  That
 withholds log-probabilities, sampling masks and routed experts: FastDeploy's models have None there, and our
-response class (`responses`) writes their JSON.  It gets an answer by the task of FastDeploy's route: whoever
-else calls a handler gets FastDeploy's own answer.
+response class (`responses`) writes their JSON.  It gets an answer by the task of FastDeploy's route: any
+other caller of a handler gets FastDeploy's own answer.
 
-Nobody sees an answer before it ends.  So FastDeploy's generator is woken for `AT_ONCE` groups of results, or
-for a result that ends a choice, not for each.
+No client sees an answer before it ends.  So FastDeploy's generator is woken for `AT_ONCE` groups of results,
+or for a result that ends a choice, not for each.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Answer(Inbox):
         self._values = {each: Choice() for each in choices}
         self.choices: Any = True  # FastDeploy's map may have it
         self.source: Any = None  # a queue to wait at, where FastDeploy's own gets the results
-        self._last = choices[-1]
+        self._last = choices[-1] if choices else ""  # a client may ask for none
         self._is_due = False
         self._experts: Any = None
         self._asked, self._drafts = self.ASKED(handler, request), bool(request.include_draft_logprobs)

@@ -1,4 +1,4 @@
-"""This module keeps results that reach the API server before their request waits for them.
+"""Results that reach the API server before their request waits for them are kept.
 
 FastDeploy sends a request to the engine first and registers the queue for its results afterwards.  It drops
 a result that comes in between without a word, and the client waits forever: where the first token comes at

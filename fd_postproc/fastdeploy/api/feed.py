@@ -1,4 +1,4 @@
-"""This module feeds FastDeploy's generator of a stream, and keeps its log-probabilities from it.
+"""The feed of FastDeploy's generator of a stream, which keeps log-probabilities from it.
 
 What the generator waits at is a `Feed`, in place of its queue.  Before a result gets there, its
 log-probabilities are withheld: pydantic would take ten times as long for them as for all the rest.  The

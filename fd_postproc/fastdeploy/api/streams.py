@@ -1,4 +1,4 @@
-"""This module decides how a stream's chunks are made, and replaces FastDeploy's generators of streams.
+"""Streams in place of FastDeploy's generators, and the decision how their chunks are made.
 
 A stream takes the steady lane (`lane`), or it is FastDeploy's with log-probabilities of ours (`feed`), or
 FastDeploy's altogether.

@@ -222,7 +222,7 @@ def _gone_watchdog(client: Any) -> Outage | None:
 
 
 def _expect(client: Any, task: Any = None, *_: Any) -> None:
-    """Tell our map of requests of one that is about to be sent."""
+    """Announce to our map of requests one that is about to be sent."""
     try:
         requests = getattr(getattr(client, "connection_manager", None), "request_map", None)
         name = task.get("request_id") if type(task) is dict else None

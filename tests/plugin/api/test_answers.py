@@ -90,11 +90,11 @@ def fastdeploys(handler, name):
     return vars(type(handler))[name].__wrapped__.__get__(handler)
 
 
-async def made_by(api, handler, method, request):
+async def made_by(api, handler, method, request, choices=1):
     if api == CHAT:
         return await method(request, NAMES[api], "m", [1, 2], "x", 50)
     return await method(
-        request=request, num_choices=request.n or 1, request_id=NAMES[api], created_time=7, model_name="m",
+        request=request, num_choices=choices and (request.n or 1), request_id=NAMES[api], created_time=7, model_name="m",
         prompt_batched_token_ids=[[1, 2]], prompt_tokens_list=["x"], max_tokens_list=[50],
     )  # fmt: skip
 
@@ -390,6 +390,18 @@ def test_an_error_instead_of_an_answer(api, application):
         with virtual_time.Loop() as loop:
             body = loop.run_until_complete(body_of(application, api, scored(api)[:20], between=cleared))
         assert json.loads(body) == {"error": "the weights are cleared"}
+
+
+def test_a_completion_of_no_choices_is_no_failure_of_ours(application):
+    """A client asks for it with n=0; FastDeploy's generator has an error for it, or an empty answer."""
+
+    async def route():
+        handler, name = handler_of(COMPLETION)
+        async with application.connection_manager():
+            return await made_by(COMPLETION, handler, getattr(handler, name), request_of(COMPLETION), 0)
+
+    with contextlib.suppress(Exception):
+        asyncio.run(route())
 
 
 @pytest.mark.parametrize("where", ["row", "answer", "handler"])

@@ -303,33 +303,6 @@ def test_a_stream_whose_file_is_gone_is_opened_once_more(utils):
     assert (alive, got[A][-1], streams) == (True, GOOD, [])
 
 
-class Eager(Stream):
-    """One that gives its messages without a turn of the event loop, as aiozmq's while there are more."""
-
-    async def read(self):
-        while not self.items:
-            await asyncio.sleep(3600)
-        return [self.items.pop(0)]
-
-
-def test_the_stream_that_is_opened_anew_takes_turns_with_its_clients(utils):
-    utils.install(True)
-    utils.next = Eager([message("a")] * 9)
-
-    async def run():
-        manager = utils.DealerConnectionManager(utils, [ConnectionError("closed")])
-        manager.pull_ipc_path = str(utils.path)
-        queue = manager.request_map[A] = asyncio.Queue()
-        task = asyncio.ensure_future(manager._dispatch_batch_responses())
-        assert ended(await queue.get())
-        assert await queue.get() == GOOD
-        task.cancel()
-        return len(utils.next.items)
-
-    with virtual_time.Loop() as loop:
-        assert loop.run_until_complete(run()) >= 7  # a client has its chunk before the others are read
-
-
 def test_a_manager_that_has_any_attribute_has_no_dispatcher():
     """As in FastDeploy's own unit tests of its engine client, whose requests are not refused."""
     assert watchdog._gone_watchdog(client(mock.MagicMock())) is None

@@ -4,10 +4,8 @@ With hand-overs at random places: tools/accept; recorded answers: real_tree/test
 """
 
 import asyncio
-import contextlib
 import gc
 import importlib
-import random
 import weakref
 import zlib
 from types import SimpleNamespace
@@ -70,22 +68,6 @@ def test_with_a_parser_results_that_are_held_back_are_counted(api, laned, proces
         laned.clear()
         the_same(api, processor_class, thought, reasoning=Thinks, **options)
         assert laned
-
-
-@pytest.mark.parametrize("api", APIS)
-def test_several_answers_take_turns(api, laned, processor_class):
-    def three():
-        draw, left = random.Random(3), [0, 1, 2] * 9
-        draw.shuffle(left)
-        count = [left.count(i) for i in range(3)]
-        for step, choice in enumerate(left):
-            count[choice] -= 1
-            yield result(api, step, range(10, 11 + step % 3), choice, finished=not count[choice])
-
-    for continuous in (False, True):
-        usage = {"include_usage": True, "continuous_usage_stats": continuous}
-        the_same(api, processor_class, three, n=3, stream_options=usage)
-    assert len(laned) > 24
 
 
 @pytest.mark.falls_back
@@ -158,17 +140,6 @@ def test_a_result_that_is_not_plain_goes_to_fastdeploys_generator(api, more, lan
     the_same(api, processor_class, with_one, stream_options={"include_usage": True})
     # A plain chunk of FastDeploy's is the next proof, so one chunk is not the lane's, and else two are not.
     assert len(laned) == (9 if more == {"send_idx": 0} else 8)
-
-
-@pytest.mark.parametrize("api", APIS)
-def test_streams_that_the_lane_leaves_alone(api, laned, processor_class):
-    extra = {"metadata" if api == CHAT else "suffix": {"max_streaming_response_tokens": 2}}
-    odd = {"metadata" if api == CHAT else "suffix": {"max_streaming_response_tokens": "1"}}
-    for options in ({"max_streaming_response_tokens": 3}, {"collect_metrics": True}, extra, odd):
-        with contextlib.closing(asyncio.new_event_loop()):
-            _, stream = stream_of(api, processor_class(None, None), True, **options)
-            assert not isinstance(stream, lane.Lane)
-    assert not laned
 
 
 def fails(*told, **how):

@@ -35,6 +35,7 @@ def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     with caplog.at_level(logging.INFO):
         for _ in range(2):  # as two modules that have the same class
             entry._put_in("api unpacking", OTHER)
+        judged.leave("api unpacking", gate.put_in(PARTS["api unpacking"], OTHER))  # as a stream's
     assert caplog.text.count("leaves api unpacking to FastDeploy: ") == 1
     assert gauge("api unpacking") == 0
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import types
 from types import SimpleNamespace
 
 import pytest
@@ -52,13 +53,19 @@ def test_log_probabilities_that_ours_does_not_know_are_fastdeploys(api, odd, lan
 
 @pytest.mark.parametrize("api", APIS)
 def test_streams_without_a_lane_have_log_probabilities_of_ours(api, laned, spelling):
-    for options in ({"collect_metrics": True}, {"max_streaming_response_tokens": 3}):
+    several, extra = "max_streaming_response_tokens", "metadata" if api == CHAT else "suffix"
+    for options in (
+        {"collect_metrics": True},
+        {several: 3},
+        *({extra: {several: many}} for many in (2, "1")),
+    ):
         spelling.asked.clear()
         the_same(api, spelling, lambda: scored(api, 3, speculate_metrics=None), **asked(api), **options)
         assert len(spelling.asked) == 3
         with contextlib.closing(asyncio.new_event_loop()):
-            _, stream = stream_of(api, spelling(None, None), True, **asked(api), **options)
-            assert type(stream) is lane.Spliced
+            for more, kind in ((asked(api), lane.Spliced), ({}, types.AsyncGeneratorType)):
+                _, stream = stream_of(api, spelling(None, None), True, **more, **options)
+                assert type(stream) is kind
     assert not laned
 
 

@@ -57,28 +57,6 @@ def test_a_text_is_split_once(monkeypatch):
         assert len(own._counts) <= 4
 
 
-def samples():
-    tokenizer = Pieces()
-    tokenizer.sp_model._enable_sampling = True
-    return tokenizer
-
-
-@each("make, times", [(Tokenizer, 3), (samples, 3), (Pieces, 1)])
-def test_what_may_change_is_asked_each_time(make, times):
-    tokenizer = make()
-    own, asked = CountingTokenizer(tokenizer), asked_of(tokenizer, "tokenize")
-    for _ in range(3):
-        own.tokenize(" the")
-    assert len(asked) == times
-
-
-def test_counts_by_chance_are_not_kept():
-    tokenizer = Layers()
-    assert token_counts.counter(tokenizer) is not None
-    tokenizer._tokenizer.model.dropout = 1e-9
-    assert token_counts.counter(tokenizer) is None
-
-
 def test_a_truncation_of_the_last_prompt_is_taken_off():
     tokenizer = Layers()
     own = CountingTokenizer(tokenizer)

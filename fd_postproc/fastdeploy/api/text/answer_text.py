@@ -1,4 +1,4 @@
-"""This module holds the accumulated text of an answer."""
+"""The accumulated text of an answer."""
 
 from __future__ import annotations
 

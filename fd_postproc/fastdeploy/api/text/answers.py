@@ -1,4 +1,4 @@
-"""This module adds new ids to answers, in the state that FastDeploy's ``ids2tokens`` keeps of them."""
+"""Answers that grow by new ids, in the state that FastDeploy's ``ids2tokens`` keeps of them."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ class Answers:
         self, tokenizer: Any, ids: list[int], prefix: int, read: int, to_the_end: bool
     ) -> tuple[str, int, int]:
         decode, new_text = self.ways_of(tokenizer)
-        told = None if new_text is None else new_text(ids, prefix, read, to_the_end)
-        if told is not None:
-            return told
+        new = None if new_text is None else new_text(ids, prefix, read, to_the_end)
+        if new is not None:
+            return new
         if decode is not None:
             return decode_token(decode, ids, prefix, read, to_the_end)
         text: tuple[str, int, int] = tokenizer.decode_token(ids, prefix, read)
@@ -135,14 +135,14 @@ class Answers:
         if not guard.is_on or type(token_id) is not list or (state is not None and len(state) != STATE):
             return self.stock(processor, token_id, task_id)
         before = place(state)
-        told = None
+        outcome = None
         try:
             if state is None:
                 state = self.begun(answers, task_id)
             if state is not None:
                 previous = state[3]
                 text = self.advance(vars(processor)["tokenizer"], state, token_id, releases)
-                told = text, state[2], previous
+                outcome = text, state[2], previous
                 if text:
                     state[3] = previous + text
         except Exception as error:
@@ -152,7 +152,7 @@ class Answers:
             return outcome
         if guard.in_a_row:
             guard.worked()
-        return self.stock(processor, token_id, task_id) if told is None else told
+        return self.stock(processor, token_id, task_id) if outcome is None else outcome
 
 
 def place(state: list[Any] | None) -> tuple[int, int, int] | None:

@@ -1,4 +1,4 @@
-"""This module decodes new token ids into new text, by direct calls of the tokenizer library (`ways`)."""
+"""FastDeploy's ``ids2tokens`` in place of which ours decodes, by direct calls of a library (`ways`)."""
 
 from __future__ import annotations
 

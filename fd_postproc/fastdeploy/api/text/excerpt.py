@@ -1,4 +1,4 @@
-"""This module makes excerpts: short texts with the same marks as an answer's earlier text.
+"""Excerpts: short texts with the same marks as an answer's earlier text.
 
 The excerpt of ``<think>aaa bbb</think>ccc`` is ``<think>x</think>x``.  The end stays as it is, since it may
 be the beginning of a mark.  So does the last tool call, which a tool parser reads.

@@ -1,4 +1,4 @@
-"""This module gives an answer's new text at a constant cost; what came before is an excerpt."""
+"""Answers whose new text has a constant cost; the text before it is an excerpt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GrowingAnswers:
     owner : object
         The data processor.
     marks : Marks or None
-        What its parsers look for; None: there is no parser, and nobody reads the text before.
+        What its parsers look for; None: there is no parser, and the text before is not read.
     """
 
     def __init__(self, answers: Answers, stock: Any, owner: Any, marks: Marks | None) -> None:
@@ -38,18 +38,18 @@ class GrowingAnswers:
         state = states.get(task_id)
         before = place(state)
         try:
-            told = self._told(processor, states, state, token_id, task_id, releases)
+            outcome = self._outcome(processor, states, state, token_id, task_id, releases)
         except Exception as error:
             go_back(states, task_id, before)
             outcome = self.stock(processor, token_id, task_id, releases)  # raises what FastDeploy raises
             self.answers.guard.failed(error)
             return outcome
-        return self.stock(processor, token_id, task_id, releases) if told is None else told
+        return self.stock(processor, token_id, task_id, releases) if outcome is None else outcome
 
-    def _told(
+    def _outcome(
         self, processor: Any, states: Any, state: Any, token_id: Any, task_id: Any, releases: str
     ) -> tuple[Any, Any, Any] | None:
-        """What `ids2tokens` returns; None where the answer's state is FastDeploy's."""
+        """The outcome of `ids2tokens`; None where the answer's state is FastDeploy's."""
         if not self.answers.guard.is_on:
             return None
         if state is None or type(state[-1]) is not AnswerText or state[3].marks is not self.marks:

@@ -1,4 +1,4 @@
-"""This module decides whether this API process takes results that a stream interval has joined.
+"""Decision whether this API process takes results that a stream interval has joined.
 
 FastDeploy's parsers were written for one token a result, and without speculation FastDeploy makes no others.
 So the engine joins results only for a process that has said that it takes them (`array_readers.JOINED`).
@@ -30,7 +30,7 @@ def are_expected() -> bool:
 
 
 def announce_or_withdraw(client: Any, why_not: Callable[[Any], str | None]) -> str | None:
-    """Decide for the data processor of an ``EngineClient``, and tell the engine; return why not."""
+    """Decide for the data processor of an ``EngineClient``, announce it to the engine; return why not."""
     global _announced, _are_expected
     if not is_on():
         return None

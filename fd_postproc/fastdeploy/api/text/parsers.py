@@ -1,4 +1,4 @@
-"""This module makes reasoning and tool parsers work at a constant cost a chunk (`views`)."""
+"""Reasoning and tool parsers that work at a constant cost a chunk (`views`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def install(module: Any) -> Callable[[], None]:
     return replacements.install("api parsers", *changes)
 
 
-def _is_told_no_counts(request: Any) -> bool:
+def _drops_counts(request: Any) -> bool:
     """Whether FastDeploy's handler drops the number of reasoning tokens: a stream without usage."""
     cls = type(request)
     return (
@@ -66,7 +66,7 @@ def _methods(cls: Any, stock: dict[str, Any], answers: Answers) -> dict[str, Any
         try:
             if guard.is_on:
                 views = views_of(processor)
-                if views.uncounted is not None and _is_told_no_counts(kwargs.get("request")):
+                if views.uncounted is not None and _drops_counts(kwargs.get("request")):
                     views = views.uncounted
                 if response_dict["finished"]:
                     view = views.end

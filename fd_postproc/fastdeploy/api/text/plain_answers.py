@@ -1,4 +1,4 @@
-"""This module puts the text of a result straight into its response, where no parser reads it.
+"""Text of a result that goes straight into its response, where no parser reads it.
 
 Without a parser FastDeploy's ``process_response_dict_streaming`` has nothing to do but take the new text, and
 set what has no value.  Which keys these are, a trial of FastDeploy's own method says, once a data processor.
@@ -74,12 +74,12 @@ def way_of(
             count = len(ids)
             ids.extend(token_ids)
             try:
-                told = known[1](ids, status[0], status[1])
+                new = known[1](ids, status[0], status[1])
             except Exception:  # as below, where it is reported
-                told = None
-            if told is not None and _REPLACED not in told[0]:
+                new = None
+            if new is not None and _REPLACED not in new[0]:
                 text: str
-                text, status[0], status[1] = told
+                text, status[0], status[1] = new
                 if text:
                     answer.append(text)
                 return text
@@ -110,7 +110,7 @@ def check_class(processor: Any, cls: type) -> None:
 
 
 def _template(stock: Any, view_of: Callable[[Any], Any]) -> dict[str, Any]:
-    """What the method sets besides the text, in its order, with a place for the text."""
+    """Values that the method sets besides the text, in its order, with a place for the text."""
     made = [_tried(stock, view_of, *one) for one in (("a", [5]), ("", [7, 8]), ("\n", []))]
     template = made[0]
     if {*_TEXTS} - template.keys() or any(one != template or [*one] != [*template] for one in made):
@@ -121,13 +121,13 @@ def _template(stock: Any, view_of: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _tried(stock: Any, view_of: Callable[[Any], Any], text: str, ids: list[int]) -> dict[str, Any]:
-    """What the method adds to the outputs of a canned result, without the text."""
+    """Values that the method adds to the outputs of a canned result, without the text."""
     view = view_of(lambda token_ids, task_id: (text, [*token_ids], ""))
     outputs: dict[str, Any] = {"token_ids": [*ids]}
     result = {"finished": False, "request_id": "chatcmpl-trial_0", "outputs": outputs}
-    told = stock(view, result, stream=True, include_stop_str_in_output=False, request=None)
+    made = stock(view, result, stream=True, include_stop_str_in_output=False, request=None)
     expected = {"finished": False, "request_id": "chatcmpl-trial_0", "outputs": outputs}
-    if told is not result or result != expected or result["outputs"] is not outputs:
+    if made is not result or result != expected or result["outputs"] is not outputs:
         raise NotPlain("the method changes more than the outputs")
     if outputs.pop("token_ids") != ids or any(outputs.get(name) != text for name in _TEXTS):
         raise NotPlain("the method does more than take the text")

@@ -1,4 +1,4 @@
-"""This module tries a fast path of a tokenizer on sample answers, before the path is used."""
+"""Sample answers, on which a fast path of a tokenizer is tried before it is used."""
 
 from __future__ import annotations
 

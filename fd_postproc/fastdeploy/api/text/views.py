@@ -1,4 +1,4 @@
-"""This module shows FastDeploy's methods a data processor whose parsers get an excerpt of the answer.
+"""Views of a data processor, by which FastDeploy's methods give its parsers an excerpt of the answer.
 
 FastDeploy hands each parser the whole answer so far at each chunk: its text twice, its ids twice.  A known
 parser (`known_parsers`) only looks for its marks in them.  Here it gets an excerpt with the same marks: a
@@ -43,7 +43,7 @@ class Views(NamedTuple):
     mark: Any  # for the text that waits for the rest of a character when a mark comes
     part: Any  # for a result of a whole answer that does not end it
     last: Any  # for one that does
-    uncounted: Views | None = None  # the same for answers whose reasoning tokens are told to no client
+    uncounted: Views | None = None  # the same for answers whose reasoning tokens no client gets
     segments: Segments | Tokens | None = None  # None where no parser is on
     takes_any: bool = False  # whether a result of several tokens says what they say one by one
     plain: Callable[[Any], Any] | None = None
@@ -132,7 +132,7 @@ class Processors:
 
 
 def _ends(mended: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What makes ``ids2tokens`` release all text at an answer's end, if that is to be mended."""
+    """A wrapper of ``ids2tokens`` that releases all text at an answer's end, if that is to be mended."""
     if not mended:
         return lambda ids2tokens: ids2tokens
     return lambda ids2tokens: functools.partial(ids2tokens, releases=mends.END)

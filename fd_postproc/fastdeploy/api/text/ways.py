@@ -1,4 +1,4 @@
-"""This module calls the tokenizers library directly, where nothing else lies in between.
+"""Direct calls of the tokenizers library, where nothing else lies in between.
 
 FastDeploy's ``ids2tokens`` decodes two windows of an answer for each result, the ids before and those with
 the new ones; what is more in the second is the new text.  Each window goes through layers of PaddleFormers
@@ -37,7 +37,7 @@ PIECE_LAYERS = ("decode_token", "decode", "_decode", "convert_ids_to_tokens", "c
 """Methods between a tokenizer and SentencePiece; FastDeploy or PaddleFormers must define them."""
 
 OF_IDS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
-"""What tokenizers raise for an id that is none; anything else is a failure of ours."""
+"""Errors of tokenizers for an id that is none; any other is a failure of ours."""
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -66,7 +66,7 @@ class Ways(NamedTuple):
 
     decode: Callable[..., str] | None = None  # the library's
     new_text: Callable[..., tuple[str, int, int] | None] | None = None
-    """Of `TokenBytes`; None where its texts are more than those of tokens in a row."""
+    """Of `TokenBytes`; None if a text is not its tokens' texts joined."""
 
 
 def _library_of(tokenizer: Any) -> Any:
