@@ -131,7 +131,7 @@ def test_ops_that_the_start_could_not_ask_for_their_keys_are_asked_before_a_queu
     for _ in range(2):  # asked no more once the answer is known, also where the queue is made again
         assert queue.next(0) is None
         queue.receiver.remove()
-        queue.receiver = None
+        queue.attendance = None
 
 
 def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, rig_of, monkeypatch):
