@@ -148,19 +148,6 @@ cdef class Handover:
             self.failure = self.interval.failure
         return taken_out
 
-    def put_back(self, dict responses not None, wrapped):
-        """Put results that were taken in front of what has come since.
-
-        Only of requests that go on: those that ended are recycled, which FastDeploy does not do twice.
-        ``wrapped(result)`` makes FastDeploy's response of a result that is not of ours.
-        """
-        cdef dict back = {}
-        for name, waiting in responses.items():
-            back[name] = [one if type(one) is self.result else wrapped(one)
-                          for one in waiting]
-        with self.scheduler.mutex:
-            self._prepend(back)
-
     cdef int _prepend(self, dict responses) except -1:
         """Put lists into the scheduler's table, in front of what is there."""
         table = self.scheduler.responses
@@ -285,45 +272,29 @@ cdef class Handover:
         return 0
 
 
-def by_process(Plan plan not None, dict results not None, dict processes not None, prepare, bint is_usual,
-               dict batches=None):
+def by_process(Plan plan not None, dict results not None, dict processes not None, prepare, bint is_usual):
     """Sort results by the process of the API server that gets them, where the engine makes no text.
 
     Parameters
     ----------
     plan : Plan
     results : dict of str to list of results
-        By request.  If something raises, those that are not sorted yet are left in it.
+        By request.
     processes : dict of str to int
-        Of requests; those that end are taken out.
+        Of requests; those that end are taken out, at last: if something raises, all are still there.
     prepare : function
         ``prepare(name, results)`` gives those that are sent, if one of them is not of ours, or has neither a
         token nor an end.
     is_usual : bool
         Whether results of ours get an empty text; else all are given to `prepare`.
-    batches : dict of (int or None) to list of list of results, optional
-        Gets them.
 
     Returns
     -------
-    dict
-        `batches`, or a new one.
+    dict of (int or None) to list of list of results
     """
-    cdef Py_ssize_t done = 0
-    if batches is None:
-        batches = {}
-    try:
-        _sort(plan, results, processes, prepare, is_usual, batches, &done)
-    except BaseException:
-        for name in list(results)[:done]:
-            del results[name]
-        raise
-    return batches
-
-
-cdef int _sort(Plan plan, dict results, dict processes, prepare, bint is_usual, dict batches,
-               Py_ssize_t *done) except -1:
     cdef bint ends
+    cdef dict batches = {}
+    cdef list ended = []
     for name, contents in results.items():
         ends = False
         if is_usual and _are_usual(plan, contents):
@@ -335,17 +306,17 @@ cdef int _sort(Plan plan, dict results, dict processes, prepare, bint is_usual, 
             for content in contents:
                 ends |= bool(getattr(content, "finished", False))
         if not contents:
-            done[0] += 1
             continue
         process = processes.get(name)
         batch = batches.get(process)
         if batch is None:
             batch = batches[process] = []
         (<list>batch).append(contents)
-        done[0] += 1
         if ends:
-            processes.pop(name, None)
-    return 0
+            ended.append(name)
+    for name in ended:
+        processes.pop(name, None)
+    return batches
 
 
 cdef bint _are_usual(Plan plan, contents) except -1:
