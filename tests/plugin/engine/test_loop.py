@@ -23,17 +23,6 @@ def told(rig):
     return [[result.outputs.token_ids for result in results] for results in rig.sink.puts]
 
 
-def test_the_time_of_a_draft_message_is_no_waiting(ops_queue, rig_of):
-    """The clock of the stages begins anew after it."""
-    rig, ended = rig_of("spec_topk", ["a", "b"]), []
-    stages, real = rig.processor.counters.stages, rig.processor.parts.pairing.draft_results
-    rig.processor.parts.pairing.draft_results = lambda step: (real(step), ended.append(time.monotonic()))[0]
-    rig.send({0: [14], 1: [15]}, flag=4)
-    rig.processor.parts.loop.round(rig.processor.parts.queue, rig.processor.parts.steps, stages)
-    assert stages.clock >= ended[0]
-    rig.processor.stop(0)
-
-
 # ---- Faults ------------------------------------------------------------------------------------------------
 
 
