@@ -137,9 +137,9 @@ def test_sums_and_slots_are_the_same_without_vector_instructions(tmp_path):
 
 def test_a_step_says_when_it_was_received_and_is_in_hand_from_then_on(folder, queue, plain_sender):
     """Three stages, and nobody but the Receiver looks at the clock when the first is over."""
-    recorder, stages, receiver = begun(size=1 << 16), Stages(), fp.Receiver("plain", key=queue.key)
-    kept = []
-    receiver._attendance, stages.ring = Attendance(recorder.ring, kept.append), recorder.ring
+    recorder, stages, kept = begun(size=1 << 16), Stages(), []
+    receiver = Attendance(fp.Receiver("plain", key=queue.key), 0, recorder.ring, kept.append)
+    stages.ring = recorder.ring
     stages.begin()
     time.sleep(0.02)
     plain_sender.send(fp.Step.from_arrays("plain", [1], [7]))
@@ -169,8 +169,8 @@ def test_a_step_says_when_it_was_received_and_is_in_hand_from_then_on(folder, qu
 
 
 def test_a_receiver_in_a_child_marks_nothing_in_its_parents_file(folder, queue, plain_sender):
-    recorder, receiver = begun(), fp.Receiver("plain", key=queue.key)
-    receiver._attendance = Attendance(recorder.ring)
+    recorder = begun()
+    receiver = Attendance(fp.Receiver("plain", key=queue.key), ring=recorder.ring)
     plain_sender.send(fp.Step.from_arrays("plain", [1], [7]))
     in_a_child(receiver.receive)
     assert reading.read(recorder.path).busy_since is None

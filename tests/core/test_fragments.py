@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fd_postproc as fp
+from fd_postproc._core import Attendance
 from tests import reference
 from tests.lib.line import CHANNEL, SMALL, Frame, Line, changed, flipped
 from tests.lib.nursery import nursery
@@ -156,14 +157,14 @@ def big_beginning(sender):
 
 
 def test_open_frames_are_counted_until_they_are_whole(queue_key):
-    receiver = fp.Receiver(CHANNEL, key=queue_key)
+    receiver = Attendance(fp.Receiver(CHANNEL, key=queue_key))
     queue = sysv_ipc.MessageQueue(queue_key, max_message_size=8192)
     step = random_step(CHANNEL, 7, batch=3, cols=3, accepted=2)
     pieces = reference.split(reference.encode_frame(ReferenceStep.from_step(step)), 200)
     for number, part in enumerate(pieces, 1):
         queue.send(part, type=2)
         got = receiver.receive(0)
-        assert receiver._open_frames == (int(number < len(pieces)), number)
+        assert receiver.open_frames == (int(number < len(pieces)), number)
     assert got == step
 
 

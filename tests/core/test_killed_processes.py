@@ -171,7 +171,7 @@ def test_a_fork_while_another_thread_waits(default_limits, new_queue):
     """The thread is not in the child, whose Receiver and Sender are free; the parent's go on waiting."""
     step, queues = fp.Step.from_arrays("plain", [1], [5]), [new_queue(), new_queue()]
     receiver = fp.Receiver("plain", key=queues[0].key)
-    receiver._service = 7
+    attendance = Attendance(receiver, 7)
     sender = fp.Sender("plain", key=queues[1].key, dialect="compact")
     fill(sender, step)
     got = []
@@ -185,7 +185,7 @@ def test_a_fork_while_another_thread_waits(default_limits, new_queue):
 
     def use():
         assert receiver.receive(0.05) is None
-        assert receiver._service == 7
+        assert attendance.service == 7
         assert sender.waiting_seconds == 0.0
         waits = sender.stats["waits"]
         with pytest.raises(fp.QueueTimeout):
@@ -216,13 +216,14 @@ def test_who_sent_a_step(queue):
 
     def received():
         attendance.sender_due = 0  # asked at every step
-        assert receiver.receive(20) == step
+        assert attendance.receive(20) == step
         return attendance.last_sender
 
-    receiver, attendance = fp.Receiver("plain", key=queue.key), Attendance()
+    receiver = fp.Receiver("plain", key=queue.key)
+    attendance = Attendance(receiver)
     child()
-    assert received() == 0  # nobody asks
-    receiver._attendance = attendance
+    assert receiver.receive(20) == step
+    assert attendance.last_sender == 0  # nobody asks
     first, second = child(), child()
     assert received() == 0
     assert received() == second != first

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fd_postproc as fp
 from fd_postproc import ops
-from fd_postproc._core import _service_of, peek
+from fd_postproc._core import Attendance, _service_of, peek
 from fd_postproc.support.environment import SERVICE
 from tests import reference
 from tests.lib.line import CHANNEL, SMALL, Frame, Line, changed, flipped
@@ -154,7 +154,7 @@ def test_a_save_op_sends_the_number_that_its_reader_has_announced(
     with fp.Receiver("topk") as receiver:
         mtype, payload = peek(receiver.msqid)
         assert _service_of(payload, mtype) == number
-        receiver._service = number or OURS
+        Attendance(receiver, number or OURS)
         assert receiver.receive(0).batch == 1
 
 
@@ -162,7 +162,7 @@ def test_a_child_of_a_sender_has_the_same_number(queue_keys):
     step = random_step(CHANNEL, 1, batch=3, cols=2, layout=SMALL)
     key = queue_keys()
     receiver = fp.Receiver(CHANNEL, key=key, layout=SMALL)
-    receiver._service = OURS
+    Attendance(receiver, OURS)
     sender = fp.Sender(CHANNEL, key=key, layout=SMALL, dialect="compact")
     sender._service = OURS
     sender.send(step)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import sysv_ipc
 
 import fd_postproc as fp
+from fd_postproc._core import Attendance
 from tests import reference
 from tests.lib.random_steps import random_step
 from tests.reference import FrameHeader, Reassembler, ReferenceStep
@@ -24,7 +25,8 @@ class Line:
     def restart(self):
         """A new Receiver, that has seen nothing."""
         self.receiver = fp.Receiver(CHANNEL, key=self.queue.key, layout=self.layout)
-        self.receiver._service = self.service
+        if self.service:
+            Attendance(self.receiver, self.service)
         self.oracle = Reassembler(CHANNEL, self.layout, service=self.service)
         self.refused = 0
 

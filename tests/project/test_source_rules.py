@@ -181,7 +181,7 @@ FOREIGN = {
 OURS = {"counters", "parts"}
 """What hangs on an object of FastDeploy's and is ours: it may be set."""
 ADVANCED = {
-    *("_batch_result_buffer", "_finalizer", "max_num_emitted_tokens", "num_accepted_tokens"),
+    *("_batch_result_buffer", "max_num_emitted_tokens", "num_accepted_tokens"),
     *("num_draft_tokens", "num_emitted_tokens", "number_of_output_tokens", "total_step"),
     *("timestamp_for_alive_after_handle_batch", "timestamp_for_alive_before_handle_batch"),
 }

@@ -1,18 +1,13 @@
 # Looks at a queue, which take nothing from it.
-cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t
 from posix.unistd cimport usleep
-from fd_postproc.headers.flight cimport FDB_BUSY, fdb_set
-from fd_postproc.headers.sysv cimport E2BIG, EINVAL, ENOMSG, fds_now, fds_peek, fds_stat, fds_status
+from fd_postproc.headers.sysv cimport E2BIG, EINVAL, ENOMSG, fds_peek, fds_stat, fds_status
 
 # Most bytes allocated for a message whose length only the kernel knows.
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
 # Time between two looks at who has read a queue.
 cdef int _WATCH_US = 20_000
-# Time between two queries for the sender, if the last one was answered, and if not.
-cdef int64_t _ASK_SENDER_NS = 100_000_000
-cdef int64_t _ASK_AGAIN_NS = 1_000_000
 
 
 cdef object _refusal(int code, int msqid, str doing, str remedy):
@@ -92,43 +87,3 @@ def peek(msqid, index=0):
     if n < 0:
         raise queue_error(-n, f"looking at message {index} of queue msqid:{msqid}")
     return (<long *>message)[0], out[sizeof(long):sizeof(long) + n]
-
-
-@cython.final
-cdef class Attendance:
-    """For the plug-in: notes when a Receiver returned a step, and who sent it.
-
-    Parameters
-    ----------
-    ring : FlightRing, optional
-        It notes every step that is in hand from now on.
-    keeper : callable, optional
-        Called with every step.
-    """
-
-    cdef FlightRing ring
-    cdef object keeper
-    cdef public int64_t sender_due  # monotonic ns at which the sender may be queried again
-    cdef readonly int64_t last_sender  # the process that sent the last step whose sender is known; or 0
-    cdef readonly bint is_named  # whether the kernel has named this process as the queue's last reader
-
-    def __init__(self, FlightRing ring=None, keeper=None):
-        self.ring, self.keeper = ring, keeper
-
-    cdef int note(self, int msqid, Step step) except -1:
-        """Note a step.  The kernel knows only the last sender, so it is known while the queue is empty."""
-        cdef fds_status status
-        cdef int64_t now = fds_now()
-        step.received = now
-        if self.ring is not None and self.ring.is_ours():
-            fdb_set(&self.ring.ring, FDB_BUSY, now)
-        if now >= self.sender_due:
-            self.sender_due = now + _ASK_AGAIN_NS
-            if fds_stat(msqid, &status) >= 0:
-                self.is_named |= status.last_receiver != 0
-                if status.messages == 0:
-                    self.last_sender = status.last_sender
-                    self.sender_due = now + _ASK_SENDER_NS
-        if self.keeper is not None:
-            self.keeper(step)
-        return 0

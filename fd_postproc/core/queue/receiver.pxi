@@ -2,7 +2,6 @@
 import inspect
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
@@ -65,7 +64,7 @@ cdef class Receiver:
 
     One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  A queue has one reader: each
     message reaches only one of several Receivers, or of a parent and the child that it forked.  A step that
-    comes in pieces, as a compact frame above ``kernel.msgmax`` does, is lost then, which the first time is
+    comes in fragments, as a compact frame above ``kernel.msgmax`` does, is lost then, which the first time is
     logged as a warning of the logger ``fd_postproc``, and counted as incomplete (`stats`).
 
     Parameters
@@ -124,14 +123,13 @@ cdef class Receiver:
     cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
     cdef int64_t offered     # of them, to msgrcv: all, or what a kernel takes that refuses so many
     cdef long *message       # mtype, then capacity bytes; used by one thread at a time
-    cdef fdf_assembly frames  # what has arrived of compact frames that are in pieces
+    cdef fdf_assembly frames  # what has arrived of compact frames that are in fragments
     cdef fdn_sequences sequences  # the numbers of those that are whole
     cdef bint verify         # their checksums
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
     cdef fdw_fault fault     # or why it was refused
     cdef int64_t told[4]     # see _news
-    cdef bint warned         # whether an incomplete frame was logged
-    cdef public Attendance _attendance  # the plug-in's; or None
+    cdef bint warned         # whether an incomplete frame was logged, or its owner reports all of them
     cdef int64_t taken       # payload bytes of the last message
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_corrupt, n_waits, waited_ns
@@ -181,7 +179,7 @@ cdef class Receiver:
         messages, bytes : taken from the queue, good or bad; malformed, oversized : those of them that were
         refused because they are inconsistent, or longer than the layout allows; corrupt : those of the
         malformed ones whose checksum was wrong; foreign : those of them that were of another service, which
-        uses the same queue; fragments : pieces of compact frames; incomplete : compact
+        uses the same queue; fragments : of compact frames; incomplete : compact
         frames that were never completed, also those of which no more has come for a second, seen when a call
         finds the queue empty; missing : compact frames that did not come between others of their
         sender, whatever the reason, incomplete and refused ones among them; doubled, reordered : compact
@@ -217,15 +215,6 @@ cdef class Receiver:
         """
         return _senders_of(&self.sequences)
 
-    @property
-    def _service(self):
-        """For the plug-in: number of the service whose frames are received; 0: any."""
-        return self.frames.service
-
-    @_service.setter
-    def _service(self, uint32_t number):
-        self.frames.service = number
-
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
             raise self._ended()
@@ -238,7 +227,7 @@ cdef class Receiver:
             raise ReceiverBusy(
                 f"this Receiver (queue msqid:{self.msqid}) is in use by another call; "
                 "one thread at a time may use it: let that thread receive all steps, and hand them on; a "
-                "second Receiver of the queue would take pieces of them")
+                "second Receiver of the queue would take some of their fragments")
         self.busy = True
         return 0
 
@@ -269,7 +258,7 @@ cdef class Receiver:
     cdef int _take_in(self, int64_t size) noexcept nogil:
         """Count and open the message in self.message, of so many payload bytes.
 
-        FDF_WHOLE: self.opened is it.  FDF_MORE: it was a piece of a frame.  Otherwise it is refused:
+        FDF_WHOLE: self.opened is it.  FDF_MORE: it was a fragment of a frame.  Otherwise it is refused:
         self.fault says why, or it is the message type (_WRONG_MTYPE), or memory is short.
         """
         cdef int status
@@ -301,12 +290,12 @@ cdef class Receiver:
     @cython.linetrace(False)
     @cython.profile(False)
     cdef int64_t _wait(self, int64_t deadline, int *status) except? -1:
-        """Wait for messages, without the GIL, until one is taken in that is more than a piece of a frame.
+        """Wait for messages, without the GIL, until one is taken in that is more than a fragment of a frame.
 
         Its size, with *status as _take_in returns it; or minus errno.  After -EINTR, -ENOMSG and -EAGAIN the
         signal handlers have run.  -ENOMSG may come before the deadline: a signal between two naps
         interrupts neither, and has to be checked for.  -EAGAIN: for a slice of time, or until the deadline,
-        only pieces have arrived.
+        only fragments have arrived.
         """
         cdef int64_t n, began, until = deadline, enough = 0
         if self.closed:
@@ -419,8 +408,8 @@ cdef class Receiver:
         timeout : float or None
             Seconds.  None waits forever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
             Otherwise the queue is polled with sleeps of at most 0.2 ms, since System V has no receive with a
-            time limit: it costs some CPU, and a step may be noticed that much later.  While only pieces of
-            frames arrive, the time and signals are checked every 20 ms.
+            time limit: it costs some CPU, and a step may be noticed that much later.  While only fragments
+            of frames arrive, the time and signals are checked every 20 ms.
 
         Returns
         -------
@@ -439,7 +428,7 @@ cdef class Receiver:
         ReceiverBusy
             If another thread is in a call of this Receiver.
         MemoryError
-            If there is no memory for the step, which the next call returns, or for a piece of a frame, which
+            If there is no memory for the step, which the next call returns, or for a fragment, which
             is lost and will be counted as incomplete.
         ReceiverClosed
             If the Receiver is closed, also by another thread while this one waits.
@@ -456,14 +445,11 @@ cdef class Receiver:
             self.held = self.held or self._next(deadline, False) >= 0
             if fdc_read(&self.frames.incomplete) > 0 and not self.warned:
                 self.warned = True
-                if self._attendance is None:  # its owner reports all of them
-                    queues.log.warning("fd_postproc: %s: %s", self._where(), queues.INCOMPLETE)
+                queues.log.warning("fd_postproc: %s: %s", self._where(), queues.INCOMPLETE)
             if not self.held:
                 return None
             step = _gathered(&self.opened)
             self.held = False
-            if self._attendance is not None:
-                self._attendance.note(self.msqid, step)
             return step
         finally:
             self.busy = False
@@ -498,20 +484,6 @@ cdef class Receiver:
             return 1 + 2 * self._has_news()
         finally:
             self.busy = False
-
-    @property
-    def _open_frames(self):
-        """How many frames have come in part, and how many pieces there have been; any thread may ask."""
-        return fdc_read(&self.frames.open), fdc_read(&self.frames.fragments)
-
-    def _refused(self):
-        """For the plug-in's flight recorder: type and payload of the message that the last call refused.
-
-        None if another call is at work by now, or the message was too long for the buffer.
-        """
-        if self.busy or self.message == NULL or not 0 <= self.taken <= self.capacity:
-            return None
-        return self.message[0], PyBytes_FromStringAndSize(<char *>(self.message + 1), self.taken)
 
     cdef bint _has_news(self) noexcept:
         return (

@@ -54,21 +54,7 @@ class Lifecycle:
             self._stale = StaleMessages(host.channel, host.cfg, host.fd.llm_logger)
             counters.stale += self._stale.at_construction()
         self.loop.warmup = Warmup()
-        self._replace_finalizer()
         self.journal.best_effort("the loop that sends", self._take_over_sending)
-
-    def _replace_finalizer(self) -> None:
-        """Clean up with this object, which FastDeploy's finalizer would keep alive."""
-        host = self.host
-        finalizer, executor = getattr(host, "_finalizer", None), getattr(host, "executor", None)
-        if isinstance(finalizer, weakref.finalize) and executor is not None:
-            finalizer.detach()
-            masks = getattr(host, "sampling_mask_zmq_server", None)
-            _keep_for_good(getattr(host, "split_connector", None))
-            host._finalizer = weakref.finalize(host, _clean_up, executor, masks)
-        if host.zmq_server is not None:
-            # Not at the interpreter's exit: the token thread may be waiting in it.
-            weakref.finalize(host, host.zmq_server.close).atexit = False
 
     def run(self, start: Callable[[], None]) -> None:
         """Start the token thread, by FastDeploy's method, and what runs beside it."""
@@ -165,19 +151,6 @@ class Lifecycle:
         self.pairing.delivery.end()
 
 
-_kept: dict[int, Any] = {}
-
-
-def _keep_for_good(connector: Any) -> None:
-    """Keep a connector to other instances alive, as FastDeploy's finalizer does.
-
-    It has a ZeroMQ context with open sockets and no end of its own: collected with them as garbage, the
-    context may go first, and waits for them for ever.
-    """
-    if connector is not None:
-        _kept[id(connector)] = connector
-
-
 def node_of(cfg: Any) -> str:
     """Role and rank of an engine, for a person; "" if it is the only one as far as its configuration says."""
     role = getattr(getattr(cfg, "scheduler_config", None), "splitwise_role", "mixed")
@@ -186,16 +159,3 @@ def node_of(cfg: Any) -> str:
     if getattr(parallel, "data_parallel_size", 1) > 1:
         parts.append(f"rank {getattr(parallel, 'local_data_parallel_id', 0)}")
     return ", ".join(parts)
-
-
-def _clean_up(executor: Any, masks: Any) -> None:
-    """Clean up after a token processor; `masks` is FastDeploy's server of sampling masks, if any.
-
-    Its socket is closed first: the end of a ZeroMQ context waits for every open socket, and in a garbage
-    cycle the order of the two is undefined.
-    """
-    try:
-        if masks is not None:
-            masks.close()
-    finally:
-        executor.shutdown(wait=False)

@@ -43,7 +43,7 @@ class StaleMessages:
 
     def __init__(self, channel: Channel, cfg: Any, log: Any) -> None:
         self.channel, self.cfg, self.log = channel, cfg, log
-        self._settled_key: int | None = None
+        self._drained_key: int | None = None
         self._waiting: dict[int, int] = {}  # messages at the construction, by msqid
 
     def at_construction(self) -> int:
@@ -63,9 +63,9 @@ class StaleMessages:
     def _look(self, *, everything: bool) -> int:
         try:
             key = queues.locate(self.channel)
-            if key == self._settled_key:
+            if key == self._drained_key:
                 return 0
-            self._settled_key = key
+            self._drained_key = key
             queue = sysv_ipc.MessageQueue(key, max_message_size=_LONGEST)
             return self._drain(queue, everything)
         except sysv_ipc.ExistentialError:

@@ -221,7 +221,7 @@ _ROWS = (
         ("EngineService._zmq_send_generated_tokens",),
         "engine.delivery.delivery:Delivery",
         "a step's results are sorted, packed and sent in one go, not one by one, without dictionaries",
-        "FastDeploy's send_response sends the batch, and its loop goes on with what was put back",
+        "FastDeploy's send_response sends the batch, and its loop goes on",
         (
             *("EngineService._zmq_send_generated_tokens", "EngineService._decode_token"),
             *("inter_communicator.zmq_server:ZmqServerBase._send_batch_response",),

@@ -204,7 +204,7 @@ def test_another_service_in_the_queue_is_told_for_ten_seconds(watched, log):
     """Frames of two services in one queue: no step of the other, and both services say so."""
     log.clear()
     one = watched("topk")
-    ours = one.processor.parts.queue.receiver._service
+    ours = one.processor.parts.queue.attendance.service
     assert ours == service_number(os.environ["FD_POSTPROC_PEER"]) != 0
     sender = fp.Sender("topk", dialect="compact")
 
@@ -348,7 +348,7 @@ def test_nothing_is_wrong_while_a_step_is_in_hand_or_nobody_waits(watched, monke
 def test_a_worker_that_dies_before_its_first_message(watched, monkeypatch):
     """FastDeploy's server knows the process by which it has started its workers."""
     one = watched()
-    monkeypatch.setattr(one.processor.parts.queue, "receiver", None)
+    monkeypatch.setattr(one.processor.parts.queue, "attendance", None)
     one.rig.manager.tasks_list[:2] = None, None
     process = subprocess.Popen(["sleep", "1000"])
     try:

@@ -1,10 +1,8 @@
 """The plug-in's receive loop on a real queue: what goes wrong there, and what waits there."""
 
-import gc
 import os
 import threading
 import time
-import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +12,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.ops.log_throttle import Backoff
 from tests.lib.fakes import Clock
-from tests.lib.nursery import with_paddle
-from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
-from tests.lib.rig import Rig
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -26,17 +21,6 @@ pytestmark = pytest.mark.framework
 
 def told(rig):
     return [[result.outputs.token_ids for result in results] for results in rig.sink.puts]
-
-
-def test_the_time_of_a_draft_message_is_no_waiting(ops_queue, rig_of):
-    """The clock of the stages begins anew after it."""
-    rig, ended = rig_of("spec_topk", ["a", "b"]), []
-    stages, real = rig.processor.counters.stages, rig.processor.parts.pairing.draft_results
-    rig.processor.parts.pairing.draft_results = lambda step: (real(step), ended.append(time.monotonic()))[0]
-    rig.send({0: [14], 1: [15]}, flag=4)
-    rig.processor.parts.loop.round(rig.processor.parts.queue, rig.processor.parts.steps, stages)
-    assert stages.clock >= ended[0]
-    rig.processor.stop(0)
 
 
 # ---- Faults ------------------------------------------------------------------------------------------------
@@ -131,7 +115,7 @@ def test_ops_that_the_start_could_not_ask_for_their_keys_are_asked_before_a_queu
     for _ in range(2):  # asked no more once the answer is known, also where the queue is made again
         assert queue.next(0) is None
         queue.receiver.remove()
-        queue.receiver = None
+        queue.attendance = None
 
 
 def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, rig_of, monkeypatch):
@@ -250,61 +234,3 @@ def test_a_rank_above_0_receives(channel, expert_parallel, started):
     rig.send({0: [11], 1: [12]}, {0: [21], 1: [22]})
     until(lambda: len(rig.sink.puts) == 2)
     assert told(rig) == [[[11], [12]], [[21], [22]]]
-
-
-# ---- The end -----------------------------------------------------------------------------------------------
-
-
-def test_an_object_that_nobody_holds_is_collected():
-    """FastDeploy's finalizer holds it forever."""
-    rig = Rig("plain", cls=plugin_class())
-    held = weakref.ref(rig.processor)
-    threads = rig.processor.executor
-    del rig
-    gc.collect()
-    assert held() is None
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        threads.submit(print)
-
-
-def test_sockets_of_a_processor_that_nobody_holds():
-    """In a garbage cycle nobody says which goes first, and the end of a context waits for open sockets.
-
-    The masks' socket is closed before; a connector to other instances, which has no end of its own, stays.
-    """
-    code = """
-import gc, weakref
-import zmq
-from tests.lib.rig import Rig, plugin_class
-class Server:
-    def __init__(self):
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.PULL)
-        self.socket.bind("inproc://masks")
-    def close(self):
-        self.socket.close()
-        self.context.term()
-class Connector:  # as FastDeploy's SplitwiseConnector
-    def __init__(self):
-        self.circle = self
-        self.zmq_ctx = zmq.Context()
-        self.router_socket = self.zmq_ctx.socket(zmq.ROUTER)
-        self.router_socket.bind("inproc://splitwise")
-rig = Rig("plain", cls=plugin_class())
-processor = rig.processor
-processor.sampling_mask_zmq_server = Server()
-processor.split_connector = connector = Connector()
-processor.zmq_server = steps = Server()
-processor.parts.lifecycle._replace_finalizer()  # what the constructor does when all attributes are there
-processor.circle = processor
-closed = weakref.ref(processor.sampling_mask_zmq_server.socket)
-held, kept = weakref.ref(processor), weakref.ref(connector)
-del rig, processor, connector
-gc.collect()
-assert closed() is held() is None
-assert steps.socket.closed
-assert not kept().router_socket.closed
-kept().router_socket.close()
-"""
-    pytest.importorskip("zmq")
-    with_paddle(f"{code}\nprint('null')")

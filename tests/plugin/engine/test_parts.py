@@ -197,8 +197,8 @@ def test_the_watchdog_ends_before_the_token_thread_whose_end_it_would_report(hos
 def test_another_reader_of_the_queue_is_recorded_once(host, journal, monkeypatch):
     monkeypatch.setattr(recordings, "_watch_readers", lambda *_: 77)
     monkeypatch.setattr(recordings, "_last_sender_of", lambda msqid: 1)
-    receiver = SimpleNamespace(msqid=7, _open_frames=(0, 0))
-    queue = SimpleNamespace(receiver=receiver, attendance=SimpleNamespace(is_named=True))
+    attendance = SimpleNamespace(receiver=SimpleNamespace(msqid=7), open_frames=(0, 0), is_named=True)
+    queue = SimpleNamespace(attendance=attendance)
     host.resource_manager, journal.recorder = SimpleNamespace(tasks_list=[]), Mock()
     journal.counters.stages.end_put([None], None)  # a step
     recording = Recording(host, journal, queue, SimpleNamespace(waiting={}))

@@ -3,20 +3,18 @@
 What a client gets is the same without it, but for where a chunk ends.
 """
 
+import copy
 import gc
 import random
 import sys
 import threading
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
-from tests.lib.plugged import plugin_class
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import END
 from tests.lib.rows import each
-from tests.lib.step_replay.traces import Trace, trace_names
 
 pytestmark = pytest.mark.framework
 double = Double()
@@ -194,10 +192,17 @@ def test_draft_rows_and_masks_are_joined(services):
     for token in (5, 6, 7, 8):
         service.rig.step({0: [token]})
         service.take()
-    first, joined = (one.outputs for one in service.taken["a"])
+    then, parts.steps._sampling_masks = copy.copy(service.rig.requests["a"].metrics), dict
+    for token in (9, 10, 11):  # and a result without a mask stays apart from one with it
+        service.rig.step({0: [token]})
+        parts.steps._sampling_masks = lambda: {0: [9]}
+    service.take()
+    assert service.taken["a"][1].metrics == then  # those of its last
+    first, joined, *apart = (one.outputs for one in service.taken["a"])
     assert (first.draft_top_logprobs, first.sampling_mask) == (([[7, 8]], [[-0.5, -1.5]], [3]), [9])
     assert joined.draft_top_logprobs == lists([[7, 8]] * 3, [[-0.5, -1.5]] * 3, [3] * 3)
     assert (joined.token_ids, joined.sampling_mask) == ([6, 7, 8], [[9]] * 3)
+    assert [(one.token_ids, one.sampling_mask) for one in apart] == [([9], None), ([10, 11], [[9]] * 2)]
 
 
 def test_rows_of_other_widths_stay_apart(services):
@@ -403,56 +408,3 @@ def test_random_requests_get_the_same(channel, mode, services, clock):
     assert taken[0] == taken[1] == taken[2]
     assert counts[2] < counts[1] < 0.8 * counts[0]
     assert len(taken[0]) > 5
-
-
-BY_HAND = [name for name in trace_names() if "_h_" in name]
-RECORDED = [
-    name
-    for number, name in enumerate(BY_HAND)
-    if number % 40 == 0 or "mask" in name or ("draft_" in name and number % 2)
-]
-
-
-def delivered(trace, tokens, looked_at):
-    """What a trace's requests get, their results as they were made, or `looked_at` before."""
-    delivery = imported("fd_postproc.fastdeploy.engine.delivery.delivery")
-    replay, deliver = imported("tests.lib.step_replay.replay"), imported("tests.lib.step_replay.deliver")
-    scheduler, got = scheduler_of(()), {}
-    with replay.Replay(trace, plugin_class(), deliver.through_bytes, metrics_every=1000) as replaying:
-        plan = replaying.processor.plan
-        handover = delivery.handover_in(scheduler, plan)
-        if tokens:
-            handover.hold(plan, tokens, 1e9)
-            joining(handover)
-
-        def put(self, _, results):
-            scheduler.requests.update(dict.fromkeys(result.request_id for result in results))
-            if looked_at:
-                as_sent(results)
-            if not handover.put(results):
-                scheduler.put_results(results)
-
-        def take():
-            for name, results in handover.take().items():
-                got.setdefault(name, []).extend(as_sent(results))
-
-        take()
-        with mock.patch.object(delivery.Delivery, "put", put):
-            for step in replaying.steps():
-                if step.number % 3 == 0:
-                    take()
-        handover.release()
-        take()
-    return {name: joined(results) for name, results in got.items()}, sum(map(len, got.values()))
-
-
-def test_recorded_steps_say_the_same():
-    """What FastDeploy's recorded steps put: drafts, masks, prefills, recoveries, preemptions."""
-    joins = 0
-    for number, trace in enumerate(map(Trace.load, RECORDED)):
-        looked_at = number % 5 == 3
-        right, before = delivered(trace, 0, looked_at)
-        got, after = delivered(trace, 4, looked_at)
-        assert got == right, trace.name
-        joins += before - after
-    assert joins > 8

@@ -85,25 +85,9 @@ cdef class Handover:
         """
         cdef Py_ssize_t placed = 0
         try:
-            return self._put_all(results, &placed)
+            return self._put(results, &placed)
         except Exception as error:
             raise HalfPut(results[placed:]) from error
-
-    cdef bint _put_all(self, list results, Py_ssize_t *placed) except -1:
-        if not self._is_stock("put_results", self.put_results):
-            return False
-        cdef list ended = [], names = []
-        for result in results:
-            if type(result) is not self.result:
-                return False
-            name, finished = (<Result>result).request_id, (<Result>result).finished
-            if not PyUnicode_CheckExact(name) or (finished is not False and finished is not True):
-                return False
-            names.append(name)
-            if finished is True:
-                ended.append(result)
-        with self.scheduler.mutex:
-            return self._put(results, names, ended, placed)
 
     def take(self):
         """Wait for results: lists by request, maybe none; None if the scheduler must.
@@ -148,19 +132,6 @@ cdef class Handover:
             self.failure = self.interval.failure
         return taken_out
 
-    def put_back(self, dict responses not None, wrapped):
-        """Put results that were taken in front of what has come since.
-
-        Only of requests that go on: those that ended are recycled, which FastDeploy does not do twice.
-        ``wrapped(result)`` makes FastDeploy's response of a result that is not of ours.
-        """
-        cdef dict back = {}
-        for name, waiting in responses.items():
-            back[name] = [one if type(one) is self.result else wrapped(one)
-                          for one in waiting]
-        with self.scheduler.mutex:
-            self._prepend(back)
-
     cdef int _prepend(self, dict responses) except -1:
         """Put lists into the scheduler's table, in front of what is there."""
         table = self.scheduler.responses
@@ -194,55 +165,58 @@ cdef class Handover:
         return (type(method) is MethodType and method.__func__ is stock
                 and not self.log.isEnabledFor(10))
 
-    cdef bint _put(self, list results, list names, list ended, Py_ssize_t *placed) except -1:
-        """Put results into the tables, by their checked names; `placed` counts those that are there."""
+    cdef bint _put(self, list results, Py_ssize_t *placed) except -1:
+        """Put results into the tables; `placed` counts those that are there."""
+        cdef Interval interval = self.interval if self.is_taken else None
+        cdef list ended = []
+        if not self._is_stock("put_results", self.put_results):
+            return False
+        for result in results:
+            if type(result) is not self.result:
+                return False
+            name, finished = (<Result>result).request_id, (<Result>result).finished
+            if not PyUnicode_CheckExact(name) or (finished is not False and finished is not True):
+                return False
+            if finished is True:
+                ended.append(result)
         scheduler = self.scheduler
-        cdef dict known = scheduler.requests, table = scheduler.responses
-        cdef list steps = scheduler.batch_responses_per_step
-        for name in names:
-            if PyDict_GetItemWithError(known, name) == NULL:
-                return False  # an expired one: its warning is FastDeploy's
-        if ended:
-            self._let_empty_hold({})
-            self.put_results(self.empty, ended)
-        steps.append(results)
-        try:
-            self._place(results, names, table, known, placed)
-        except BaseException:
-            steps.pop()
-            if placed[0]:
-                steps.append(results[:placed[0]])
-            self._notify()
-            raise
+        with scheduler.mutex:
+            for result in results:
+                if PyDict_GetItemWithError(scheduler.requests, (<Result>result).request_id) == NULL:
+                    return False  # an expired one: its warning is FastDeploy's
+            if ended:
+                self._let_empty_hold({})
+                self.put_results(self.empty, ended)
+            wakes = True  # also if something raises
+            try:
+                wakes = self._place(results, interval, scheduler.responses, placed)
+            finally:
+                there = results if placed[0] == PyList_GET_SIZE(results) else results[:placed[0]]
+                scheduler.batch_responses_per_step.append(there)
+                if wakes:
+                    self._notify()
         return True
 
-    cdef int _place(self, list results, list names, dict table, dict known, Py_ssize_t *placed) except -1:
-        cdef Py_ssize_t i
-        cdef Interval interval = self.interval if self.is_taken else None
+    cdef bint _place(self, list results, Interval interval, dict table, Py_ssize_t *placed) except -1:
+        """Put checked results into the table, or let them wait; whether the sender has to look now."""
         cdef double now = 0 if interval is None else monotonic()
         cdef bint is_idle = interval is not None and not interval.held
-        for i in range(PyList_GET_SIZE(names)):
-            name, result = names[i], results[i]
+        for result in results:
+            name = (<Result>result).request_id
             waiting = _dict_get(table, name)
-            if interval is not None and interval.holds(
-                    name, result, now, waiting is not None):
-                placed[0] += 1
-                continue
-            if waiting is not None:
-                waiting.append(result)
-            else:
-                first = [result] if interval is None else [*interval.waiting(name), result]
-                table[name] = first
-                if interval is not None:
-                    interval.let_go(name)
+            if interval is None or not interval.holds(name, result, now, waiting is not None):
+                if waiting is not None:
+                    waiting.append(result)
+                elif interval is None:
+                    table[name] = [result]
+                else:
+                    interval.put_before([result], name, table)
             placed[0] += 1
-        if interval is not None:
-            interval.forget(known)
-            interval.release(table, now)
-            if not table and not (is_idle and interval.held):  # the sender knows when to look again
-                return 0
-        self._notify()
-        return 0
+        if interval is None:
+            return True
+        interval.forget(self.scheduler.requests)
+        interval.release(table, now)
+        return bool(table) or (is_idle and interval.held)  # else the sender knows when to look again
 
     cdef dict _by_request(self, dict responses):
         """Lists of results by request, FastDeploy's own without their wrapping.
@@ -285,45 +259,29 @@ cdef class Handover:
         return 0
 
 
-def by_process(Plan plan not None, dict results not None, dict processes not None, prepare, bint is_usual,
-               dict batches=None):
+def by_process(Plan plan not None, dict results not None, dict processes not None, prepare, bint is_usual):
     """Sort results by the process of the API server that gets them, where the engine makes no text.
 
     Parameters
     ----------
     plan : Plan
     results : dict of str to list of results
-        By request.  If something raises, those that are not sorted yet are left in it.
+        By request.
     processes : dict of str to int
-        Of requests; those that end are taken out.
+        Of requests; those that end are taken out, at last: if something raises, all are still there.
     prepare : function
         ``prepare(name, results)`` gives those that are sent, if one of them is not of ours, or has neither a
         token nor an end.
     is_usual : bool
         Whether results of ours get an empty text; else all are given to `prepare`.
-    batches : dict of (int or None) to list of list of results, optional
-        Gets them.
 
     Returns
     -------
-    dict
-        `batches`, or a new one.
+    dict of (int or None) to list of list of results
     """
-    cdef Py_ssize_t done = 0
-    if batches is None:
-        batches = {}
-    try:
-        _sort(plan, results, processes, prepare, is_usual, batches, &done)
-    except BaseException:
-        for name in list(results)[:done]:
-            del results[name]
-        raise
-    return batches
-
-
-cdef int _sort(Plan plan, dict results, dict processes, prepare, bint is_usual, dict batches,
-               Py_ssize_t *done) except -1:
     cdef bint ends
+    cdef dict batches = {}
+    cdef list ended = []
     for name, contents in results.items():
         ends = False
         if is_usual and _are_usual(plan, contents):
@@ -335,17 +293,17 @@ cdef int _sort(Plan plan, dict results, dict processes, prepare, bint is_usual, 
             for content in contents:
                 ends |= bool(getattr(content, "finished", False))
         if not contents:
-            done[0] += 1
             continue
         process = processes.get(name)
         batch = batches.get(process)
         if batch is None:
             batch = batches[process] = []
         (<list>batch).append(contents)
-        done[0] += 1
         if ends:
-            processes.pop(name, None)
-    return 0
+            ended.append(name)
+    for name in ended:
+        processes.pop(name, None)
+    return batches
 
 
 cdef bint _are_usual(Plan plan, contents) except -1:

@@ -64,13 +64,10 @@ cdef class Interval:
         """Whether a result is an answer's first: after an abort an id may come again."""
         return (result.sent if result.is_unread() else getattr(result.outputs, "send_idx", None)) == 0
 
-    cdef list waiting(self, name):
-        """The results of a request that wait; they do until `let_go`."""
+    cdef int put_before(self, list later, name, dict responses) except -1:
+        """Put the results of a request that wait into the scheduler's table, in front of later ones."""
         cdef _Held held = _dict_get(self.held, name)
-        return [] if held is None else held.results
-
-    cdef int let_go(self, name) except -1:
-        """Forget the results of a request that waited: they are in the scheduler's table."""
+        responses[name] = later if held is None else [*held.results, *later]
         self.held.pop(name, None)
         return 0
 
@@ -85,16 +82,14 @@ cdef class Interval:
         cdef bint leaves = False
         while self.held and self.due() <= now:
             name = next(iter(self.held))
-            responses[name] = [*self.waiting(name), *responses.get(name, ())]
-            self.let_go(name)
+            self.put_before(list(responses.get(name, ())), name, responses)
             leaves = True
         return leaves
 
     cdef int rejoin(self, dict responses) except -1:
         """Put what waited in front of results that came past it, from FastDeploy's other threads."""
         for name in [name for name in responses if name in self.held] if self.held else ():
-            responses[name] = [*self.waiting(name), *responses[name]]
-            self.let_go(name)
+            self.put_before(list(responses[name]), name, responses)
         return 0
 
     cdef int forget(self, dict known) except -1:

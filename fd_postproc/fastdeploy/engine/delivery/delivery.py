@@ -8,7 +8,6 @@ the code of FastDeploy's own is known.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 import time
 import weakref
@@ -154,10 +153,7 @@ class Delivery:
         self._replacement = None
 
     def run(self, engine: Any) -> None:
-        """Run the sender's thread; FastDeploy's loop takes over where ours does not serve, or keeps failing.
-
-        What a round has taken and not sent is back in the scheduler then.
-        """
+        """Run the sender's thread; FastDeploy's loop takes over where ours does not serve, or fails."""
         guard = self.sends
         if not self.sending.names["envs"].FD_ENABLE_INTERNAL_ADAPTER:  # type: ignore[union-attr]
             self._engine = weakref.ref(engine)  # with the adapter a thread of a decode node ends at once
@@ -198,12 +194,7 @@ class Delivery:
                 time.sleep(PAUSE)
             return
         self.rounds += 1
-        results = dict(results)
-        try:
-            self.sending.send(engine, results)  # type: ignore[union-attr]
-        except BaseException:
-            self._leave(engine, results)
-            raise
+        self.sending.send(engine, dict(results))  # type: ignore[union-attr]
 
     def _taken(self, engine: Any) -> dict[str, list[Any]]:
         """Results of the scheduler; by its own method where ours fails, which has left them there then."""
@@ -238,30 +229,6 @@ class Delivery:
                 handover.release()
         except Exception as error:
             self.taking.failed(error)
-
-    def _leave(self, engine: Any, results: dict[str, list[Any]]) -> None:
-        """Leave to FastDeploy what a round has taken and could not sort.
-
-        Requests that go on are put back.  Those that have ended are no longer the scheduler's: they are sent
-        as they are, and so is all that cannot be put back.
-        """
-        going_on = {name: some for name, some in results.items() if not _ends(some)}
-        known, handover = self._handover
-        try:
-            if handover is None or known is not engine.scheduler:
-                raise LookupError("the scheduler is not known here")
-            wrapped = importlib.import_module("fastdeploy.scheduler.data").ScheduledResponse
-            handover.put_back(going_on, wrapped)
-            for name in going_on:
-                del results[name]
-        except Exception as error:
-            self.sends.failed(error)
-        self.sending.send_as_they_are(engine, results)  # type: ignore[union-attr]
-
-
-def _ends(results: Any) -> bool:
-    """Whether results end their request."""
-    return any(getattr(one, "finished", False) for one in results)
 
 
 def handover_in(scheduler: Any, plan: Plan) -> Handover | None:

@@ -151,28 +151,31 @@ class Sending:
         return sends_batches(self.names["envs"]) and type(getattr(engine, "request_worker_map", None)) is dict
 
     def send(self, engine: Any, results: dict[str, list[Any]]) -> None:
-        """Send results by request; if something raises, those that were not sorted are left in `results`."""
-        batches: dict[int | None, list[list[Any]]] = {}
+        """Send results by request; if ours cannot sort them, by FastDeploy's rules, and it raises."""
         try:
             decode = bound_function(engine._decode_token)
             is_usual = decode is self.stock.decode and not self.names["envs"].FD_ENABLE_RETURN_TEXT
             prepare = functools.partial(self._prepared, engine)
-            by_process(self.plan, results, engine.request_worker_map, prepare, is_usual, batches)
-        finally:
-            for process, batch in batches.items():
-                if process not in self._gone:
-                    self._deliver(engine, batch, process)
+            batches = by_process(self.plan, results, engine.request_worker_map, prepare, is_usual)
+        except Exception:
+            for name, contents in results.items():
+                self._send_by_rules(engine, name, contents)
+            raise
+        for process, batch in batches.items():
+            if process not in self._gone:
+                self._deliver(engine, batch, process)
 
-    def send_as_they_are(self, engine: Any, results: dict[str, list[Any]]) -> None:
-        """Send results that could not be sorted, each request's by FastDeploy's own method."""
-        for name, contents in results.items():
-            for content in contents:
-                outputs: Any = getattr(content, "outputs", None)
-                if getattr(outputs, "token_ids", None):
-                    outputs.text = ""
-            self._send_plainly(engine, [contents], engine.request_worker_map.get(name))
-            if any(getattr(one, "finished", False) for one in contents):
-                engine.request_worker_map.pop(name, None)
+    def _send_by_rules(self, engine: Any, name: str, contents: list[Any]) -> None:
+        """Send a request's results by FastDeploy's rules and method."""
+        kept = contents
+        try:
+            kept = self._prepared(engine, name, contents)
+        except Exception as error:  # as they are
+            self.guard.failed(error)
+        if kept:
+            self._send_plainly(engine, [kept], engine.request_worker_map.get(name))
+        if any(getattr(one, "finished", False) for one in kept):
+            engine.request_worker_map.pop(name, None)
 
     def _deliver(self, engine: Any, batch: list[list[Any]], process: int | None) -> None:
         """Send a batch by ours, or by FastDeploy's own method if ours fails before a message was taken.

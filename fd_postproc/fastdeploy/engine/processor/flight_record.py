@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 
-from ...._core import TROUBLES, Receiver, _last_sender_of, _watch_readers
+from ...._core import TROUBLES, Attendance, _last_sender_of, _watch_readers
 from ....flight.codes import Kind
 from ..health.sharing import Sharing
 from .host import Host
@@ -44,7 +44,7 @@ class Recording:
         self._recorded: dict[str, int] = {}  # troubles with frames
         self._other_reader = 0  # process that was seen to take a message since the last look
         self._is_over = False
-        self._open = self._open_reported = (0, 0)  # frames at the last look, and the pieces until then
+        self._open = self._open_reported = (0, 0)  # frames at the last look, and the fragments until then
 
     def look(self) -> None:
         """Record the state of the queue, and the request of each slot."""
@@ -52,15 +52,16 @@ class Recording:
             self.journal.best_effort("the flight recorder", self._look)
 
     def _look(self) -> None:
-        recorder, receiver = self.journal.recorder, self.queue.receiver
+        recorder, attendance = self.journal.recorder, self.queue.attendance
         received = self.journal.counters.received()
         for name in TROUBLES:
             more = int(received[name]) - self._recorded.get(name, 0)
             if more > 0:
                 self._recorded[name] = int(received[name])
                 recorder.event(Kind[name.upper()], -1, more)
-        if receiver is not None:
-            self._look_at_frames(receiver)
+        if attendance is not None:
+            receiver = attendance.receiver
+            self._look_at_frames(attendance)
             sender = 0 if self.journal.counters.steps else launched()
             if not sender:
                 with contextlib.suppress(OSError):  # the queue is gone
@@ -76,19 +77,19 @@ class Recording:
 
     def watch_readers(self, seconds: float) -> None:
         """Sleep, and check whether another process takes messages out of the queue meanwhile."""
-        receiver = self.queue.receiver
-        if receiver is None or not self.journal.counters.steps:
+        attendance = self.queue.attendance
+        if attendance is None or not self.journal.counters.steps:
             time.sleep(seconds)  # the kernel names the reader of an earlier run
         else:
             thread = getattr(self.host.worker, "native_id", None) or 0
-            reader = _watch_readers(receiver.msqid, thread, seconds, self.queue.attendance.is_named)
+            reader = _watch_readers(attendance.receiver.msqid, thread, seconds, attendance.is_named)
             if reader:
                 self._other_reader = reader
                 self.sharing.note_reader(time.monotonic(), reader)
 
-    def _look_at_frames(self, receiver: Receiver) -> None:
+    def _look_at_frames(self, attendance: Attendance) -> None:
         """Report frames whose sender has stopped in the middle, once."""
-        before, self._open = self._open, receiver._open_frames
+        before, self._open = self._open, attendance.open_frames
         if self._open == before and before[0] > 0 and self._open_reported != before:
             self._open_reported = before
             self.journal.recorder.event(Kind.OPEN, -1, before[0])

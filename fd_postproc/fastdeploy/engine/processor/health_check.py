@@ -133,13 +133,13 @@ class HealthCheck:
             )
 
     def _sight(self) -> Sight:
-        receiver, counted, trouble = self.queue.receiver, self.host.tokens_counter, self.loop.trouble
+        attendance, counted, trouble = self.queue.attendance, self.host.tokens_counter, self.loop.trouble
         names = [task.request_id for task in tuple(self.host.resource_manager.tasks_list) if task is not None]
-        sender = 0 if receiver is None else max(self.queue.attendance.last_sender, 0)
+        sender = 0 if attendance is None else max(attendance.last_sender, 0)
         worker = sender or launched()
         state = _state_of(worker) if worker else ""
-        if worker and not state and receiver is not None:
-            self.queue.attendance.sender_due = 0  # the next step's sender is the one
+        if worker and not state and attendance is not None:
+            attendance.sender_due = 0  # the next step's sender is the one
         steps = self.counters.steps
         handled = steps + self.counters.lost_steps
         waits = bool(names and state) and handled == self.liveness.steps

@@ -1,7 +1,8 @@
 """The token processor that the parts work for: FastDeploy's attributes and methods, as far as relied on.
 
-A part has the object as its `host` and looks names up at each use: FastDeploy's other threads change them,
-and a program that patches them means us, too.
+A part has the object as its `host`.  The object is ours: `processor_class.make_class` makes its class, a
+subclass of FastDeploy's, its `stock`.  Names are looked up at each use: FastDeploy's other threads change
+them, and a program that patches them means us, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """FastDeploy's ``TokenProcessor``, and what `processor_class.make_class` adds to its class."""
+    """What our token processor has of FastDeploy's ``TokenProcessor``, and what our class adds."""
 
     fd: Any  # FastDeploy's module, whose names are looked up at each use: its patches have effect
     stock: type

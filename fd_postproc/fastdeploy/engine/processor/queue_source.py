@@ -25,10 +25,8 @@ class QueueSource:
 
     Attributes
     ----------
-    receiver : Receiver or None
-        None until the token thread has made it, and between two queues.
-    attendance : Attendance
-        What it has noted of steps and their senders.
+    attendance : Attendance or None
+        By which it receives; None until the token thread has made it, and between two queues.
     ask_for_keys : callable or None
         Question of `activation` that the start could not ask: why do FastDeploy's ops use another queue?
     removals : Backoff
@@ -37,17 +35,22 @@ class QueueSource:
 
     def __init__(self, host: Host, journal: Journal) -> None:
         self.host, self.journal = host, journal
-        self.receiver: Receiver | None = None
-        self.attendance = Attendance()
+        self.attendance: Attendance | None = None
         self.ask_for_keys: Callable[[], str] | None = None
         self.removals = Backoff()
         self._is_ended = False
 
+    @property
+    def receiver(self) -> Receiver | None:
+        """The receiver of the attendance."""
+        attendance = self.attendance
+        return None if attendance is None else attendance.receiver
+
     def next(self, patience: float | None) -> Step | None:
         """Wait for a step, for so many seconds; None if there is none."""
-        receiver = self.receiver or self._made()
+        attendance = self.attendance or self._made()
         try:
-            step = receiver.receive(patience)
+            step = attendance.receive(patience)
         except BaseException:
             self.journal.counters.stages.end_receive()
             raise
@@ -55,7 +58,7 @@ class QueueSource:
             self.journal.counters.stages.end_receive()
         return step
 
-    def _made(self) -> Receiver:
+    def _made(self) -> Attendance:
         """Make the queue and its receiver."""
         if self.ask_for_keys is not None:
             other = self.ask_for_keys()
@@ -63,17 +66,17 @@ class QueueSource:
                 raise QueueError(errno.ENOENT, f"{other}: restart the service")
             self.ask_for_keys = None
         journal, host = self.journal, self.host
-        self.receiver = receiver = Receiver(host.channel, layout=host.layout, mode=QUEUE_MODE.value)
-        receiver._service = service_number(os.environ.get(PEER.name, ""))
+        receiver = Receiver(host.channel, layout=host.layout, mode=QUEUE_MODE.value)
+        service = service_number(os.environ.get(PEER.name, ""))
         keeper = partial(journal.best_effort, "recording a message", self._record_step)
         recorder = journal.recorder
-        self.attendance = Attendance(recorder.ring, keeper if recorder.keeps_frames else None)
-        receiver._attendance = self.attendance
+        made = Attendance(receiver, service, recorder.ring, keeper if recorder.keeps_frames else None)
+        self.attendance = made
         journal.counters.follow(receiver)
         journal.recorder.event(Kind.QUEUE_MADE, -1, receiver.msqid, receiver.key or 0)
         if self._is_ended:  # `wake` found no receiver whose queue it could remove
             receiver.remove()
-        return receiver
+        return made
 
     def failed(self, error: Exception) -> tuple[Trouble | None, float | None]:
         """Report why `next` has raised: its trouble, and how long to wait then, in seconds."""
@@ -82,7 +85,7 @@ class QueueSource:
             if receiver is not None and not self._is_ended:
                 recorder.event(Kind.QUEUE_REMOVED, -1, receiver.msqid)
             recorder.rest()
-            self.receiver = None  # the next round makes a new queue
+            self.attendance = None  # the next round makes a new queue
             if self._is_ended:
                 return None, None
             complaints.tell("queue removed", f"{error}; a new queue is made")
@@ -90,9 +93,9 @@ class QueueSource:
             return Trouble("removed", str(error)), self.removals.failed()
         if isinstance(error, MalformedMessage):
             self.journal.counters.malformed += 1
-            assert receiver is not None  # which has refused it
-            text, msqid = f"a message was refused: {error}", receiver.msqid
-            self._record_refused(error, receiver)
+            assert self.attendance is not None  # which has refused it
+            text, msqid = f"a message was refused: {error}", self.attendance.receiver.msqid
+            self._record_refused(error, self.attendance)
             complaints.tell(f"{error.channel} {error.field}", lambda: f"{text}; {last_sender_text(msqid)}")
             return Trouble("refused", str(error)), None
         if isinstance(error, QueueError):
@@ -112,14 +115,14 @@ class QueueSource:
     def _record_step(self, step: Step) -> None:
         self.journal.recorder.frame(encode(step, "compact", layout=self.host.layout), COMPACT_MTYPE)
 
-    def _record_refused(self, error: MalformedMessage, receiver: Receiver) -> None:
+    def _record_refused(self, error: MalformedMessage, attendance: Attendance) -> None:
         recorder, index = self.journal.recorder, -1 if error.index is None else error.index
         recorder.event(Kind.REFUSED, -1, error.value, error.bound, index, text=error.field)
         recorder.rest()
         if recorder.keeps_frames:
-            self.journal.best_effort("recording a refused message", self._record_message, receiver)
+            self.journal.best_effort("recording a refused message", self._record_message, attendance)
 
-    def _record_message(self, receiver: Receiver) -> None:
-        refused = receiver._refused()
+    def _record_message(self, attendance: Attendance) -> None:
+        refused = attendance.refused()
         if refused is not None:
             self.journal.recorder.frame(refused[1], refused[0])

@@ -33,7 +33,7 @@ UNANNOUNCED = (
     f"{WORKER} is off, or the engine's log says why; or turn one of the two off"
 )
 MOST_WAITING = 2
-"""Limit of messages in the socket, where one may be a piece of a step of many megabytes."""
+"""Limit of messages in the socket, where one may be a part of a step of many megabytes."""
 UNHEARD_S = 2.0
 """Seconds without a first step after which the queue is looked at, to which other workers send."""
 
@@ -81,7 +81,7 @@ class SocketSource:
         self.host, self.journal, self.fd = host, journal, host.fd
         self.sequences = Sequences()
         self._arrivals: Arrivals | None = None
-        self._pieces_of: int | None = None  # the last sender of pieces
+        self._parts_of: int | None = None  # the last sender of parts of a step
         self._removals = Backoff()
         self._is_ended = False
 
@@ -171,14 +171,14 @@ class SocketSource:
         self.journal.complaints.tell("socket", text)
         return Trouble("queue", text), self._removals.failed()  # no wait, unless it fails again and again
 
-    def _keep_few(self, piece: Framed) -> None:
-        """Lower the socket's limit, so that pieces of long steps wait at the worker.
+    def _keep_few(self, part: Framed) -> None:
+        """Lower the socket's limit, so that parts of long steps wait at the worker.
 
-        Once for each worker, after its first piece: ZeroMQ heeds the option in connections that have been
+        Once for each worker, after its first part: ZeroMQ heeds the option in connections that have been
         used, and makes new ones without it.
         """
-        if piece.sender != self._pieces_of:
-            self._pieces_of = piece.sender
+        if part.sender != self._parts_of:
+            self._parts_of = part.sender
             self.host.zmq_server.socket.setsockopt(sys.modules["zmq"].RCVHWM, MOST_WAITING)
 
     def _look_for_queue(self) -> None:

@@ -26,7 +26,7 @@ cdef bytes packed_array(value, bint as_one):
             return None
     try:
         PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)
-    except (BufferError, ValueError):  # not in one piece; a type without a letter
+    except (BufferError, ValueError):  # not contiguous; a type without a letter
         return None
     try:
         if not _describe(&view, &array):

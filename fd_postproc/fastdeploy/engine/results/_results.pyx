@@ -3,9 +3,10 @@
 """Makes a step's results in bulk.
 
 The files included here, one idea each: arrays as bytes, what is known of FastDeploy, a result, which is
-numbers and a template until other code reads it, FastDeploy's counters, the batch loop that advances every
-request of a step, and its stages.  From ``delivery/``: messages, the stream interval, the hand-over in
-FastDeploy's scheduler.  They are no extension of their own: they read a result's numbers.
+numbers and a template until other code reads it, and the batch loop that advances every request of a step.
+From ``metrics/``: a step's sums for FastDeploy's counters, and the times of its stages.  From ``delivery/``:
+messages, the stream interval, the hand-over in FastDeploy's scheduler.  They are no extension of their own:
+they read a result's numbers.
 """
 from cpython.object cimport PyObject
 
@@ -29,9 +30,9 @@ cdef extern from "Python.h":
 include "_arrays.pxi"
 include "_plan.pxi"
 include "_result.pxi"
-include "_sums.pxi"
+include "../metrics/_sums.pxi"
 include "_loop.pxi"
 include "../delivery/_messages.pxi"
 include "../delivery/_interval.pxi"
 include "../delivery/_handover.pxi"
-include "_stages.pxi"
+include "../metrics/_stages.pxi"
