@@ -176,9 +176,8 @@ def main():
     parser.add_argument("--redraw", action="store_true", help="only what is made from stored results")
     options = parser.parse_args()
     try:  # what is missing is better known before a quarter of an hour than after it
-        charts.require_matplotlib()
-        if not options.redraw:
-            runner.require_pyperf()
+        for package in ("matplotlib", *(() if options.redraw else ("pyperf",))):
+            runner.require(package)
     except ModuleNotFoundError as error:
         parser.error(str(error))
     source, folder = options.source, None
