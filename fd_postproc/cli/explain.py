@@ -331,18 +331,7 @@ def _print_findings(screen: Console, picture: Picture, worker: Flight | None) ->
 
 
 def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> None:
-    rates = picture.rates()
-    if rates:
-        rows = [
-            ("steps", f"{rates['steps_per_second']:.1f} a second, "
-                      f"{rates['tokens_per_second']:,.0f} tokens a second"),
-            ("a step", f"{rates['requests']:.1f} requests with tokens, "
-                       f"{rates['tokens_per_step']:.1f} tokens, "
-                       f"{rates['bytes']:,.0f} bytes"),
-            ("stages", f"receive {_span(rates['receive_seconds'])} (waiting included), build "
-                       f"{_span(rates['build_seconds'])}, put {_span(rates['put_seconds'])}"),
-        ]  # fmt: skip
-        rows += _latency_rows(picture, worker)
+    if rows := _rate_rows(picture, worker):
         for step in picture.slowest_steps():
             work = f"{_span(step.build + step.put)} of work, {plural(step.live, 'request')}"
             rows.append(("slowest", f"{picture.clock(step.at)}  {work}"))
@@ -354,16 +343,27 @@ def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> No
         print_labels(screen, f"The queue at {picture.clock(picture.queues[-1].at)}", _queue_rows(picture))
 
 
+def _rate_rows(picture: Picture, worker: Flight | None) -> list[tuple[str, str]]:
+    rates = picture.rates()
+    if not rates:
+        return []
+    rows = [
+        ("steps", f"{rates['steps_per_second']:.1f} a second, "
+                  f"{rates['tokens_per_second']:,.0f} tokens a second"),
+        ("a step", f"{rates['requests']:.1f} requests with tokens, "
+                   f"{rates['tokens_per_step']:.1f} tokens, "
+                   f"{rates['bytes']:,.0f} bytes"),
+        ("stages", f"receive {_span(rates['receive_seconds'])} (waiting included), build "
+                   f"{_span(rates['build_seconds'])}, put {_span(rates['put_seconds'])}"),
+    ]  # fmt: skip
+    if delays := _latencies(picture, worker):
+        rows.append(("latency", f"{_span(median(delays))} from the worker's call to the end of the step, "
+                                f"at most {_span(max(delays))}"))  # fmt: skip
+    return rows
+
+
 def _latencies(picture: Picture, worker: Flight | None) -> list[float]:
     return [] if worker is None else latencies(picture.flight, worker)[-_KEPT_LATENCIES:]
-
-
-def _latency_rows(picture: Picture, worker: Flight | None) -> list[tuple[str, str]]:
-    delays = _latencies(picture, worker)
-    if not delays:
-        return []
-    return [("latency", f"{_span(median(delays))} from the worker's call to the end of the step, at most "
-                        f"{_span(max(delays))}")]  # fmt: skip
 
 
 def _queue_rows(picture: Picture) -> list[tuple[str, str]]:
@@ -435,20 +435,12 @@ def _follow(path: str) -> int:
 
 
 def _live_lines(picture: Picture, worker: Flight | None) -> list[str]:
-    flight, rates = picture.flight, picture.rates()
-    lines = [f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}  "
-             f"{picture.clock(picture.end)}"]  # fmt: skip
-    if rates:
-        ago = picture.end - picture.steps[-1].at
-        lines += [
-            f"steps      {rates['steps_per_second']:8.1f} a second, the last {_span(ago)} ago",
-            f"tokens     {rates['tokens_per_second']:8,.0f} a second, {rates['tokens_per_step']:.1f} "
-            f"a step of {rates['requests']:.1f} requests",
-            f"stages     receive {_span(rates['receive_seconds'])}, build {_span(rates['build_seconds'])}, "
-            f"put {_span(rates['put_seconds'])}",
-        ]
-    for name, text in _latency_rows(picture, worker) if rates else []:
-        lines.append(f"{name:10} {text}")
-    if picture.queues:
-        lines += [f"{name:10} {text}" for name, text in _queue_rows(picture)]
-    return lines
+    flight = picture.flight
+    rows = _rate_rows(picture, worker) + (_queue_rows(picture) if picture.queues else [])
+    if picture.steps:
+        rows.append(("last step", f"{_span(picture.end - picture.steps[-1].at)} ago"))
+    return [
+        f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}  "
+        f"{picture.clock(picture.end)}",
+        *(f"{name:10} {text}" for name, text in rows),
+    ]
