@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.json.exists():
         raise CommandError(f"{args.json} is there already: move it, or name another file")
     try:
-        runner.require_pyperf()
+        runner.require("pyperf")
         before = runner.load(args.compare) if args.compare else None
         todo = runner.plan(tuple(args.questions) or QUESTIONS)
     except (ModuleNotFoundError, ValueError, OSError) as error:

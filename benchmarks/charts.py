@@ -10,18 +10,7 @@ from .processors import OURS, REAL, RESTATED
 from .report import earlier, seconds
 from .runner import Found
 
-MISSING = "pictures need matplotlib: pip install 'fd-postproc[bench]' (or: pip install matplotlib)"
 GREY, BLUE = "#9a9a9a", "#1f5fa8"
-
-
-def require_matplotlib() -> None:
-    """Raise `ModuleNotFoundError` with the remedy if matplotlib is not installed."""
-    try:
-        importlib.import_module("matplotlib")
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise ModuleNotFoundError(MISSING, name="matplotlib") from None
 
 
 def draw(found: Found, path: Path) -> None:
@@ -33,7 +22,6 @@ def draw(found: Found, path: Path) -> None:
     path : Path
         The PNG file.
     """
-    require_matplotlib()
     results, bars = earlier(found), []
     for case in NARROW, WIDE:
         ways = {name: results.get(("engine", str(case), name)) for name in (REAL, RESTATED, OURS)}

@@ -1,6 +1,6 @@
 """Measure everything; rewrite results.json, and tables and picture of RESULTS.md and of both READMEs.
 
-    python -m benchmarks.make_results              measures (a quarter of an hour), then writes
+    python -m benchmarks.make_results              measures (some minutes), then writes
     python -m benchmarks.make_results --from FILE  writes what `python -m benchmarks --json FILE` measured
     python -m benchmarks.make_results --redraw     writes picture and READMEs anew, from the stored results
 
@@ -175,10 +175,9 @@ def main():
     parser.add_argument("--from", dest="source", type=Path, help="timings that exist already")
     parser.add_argument("--redraw", action="store_true", help="only what is made from stored results")
     options = parser.parse_args()
-    try:  # what is missing is better known before a quarter of an hour than after it
-        charts.require_matplotlib()
-        if not options.redraw:
-            runner.require_pyperf()
+    try:  # what is missing is better known before measuring than after it
+        for package in ("matplotlib", *(() if options.redraw else ("pyperf",))):
+            runner.require(package)
     except ModuleNotFoundError as error:
         parser.error(str(error))
     source, folder = options.source, None

@@ -24,10 +24,6 @@ from .worker import UNAVAILABLE
 if TYPE_CHECKING:
     import pyperf
 
-MISSING_PYPERF = (
-    "the benchmarks need pyperf: pip install 'fd-postproc[bench]' (or: pip install 'pyperf>=2.7')"
-)
-
 
 class BenchmarkFailed(Exception):
     """A worker process failed; the text is what it printed."""
@@ -138,14 +134,15 @@ class Compared:
 Found = list[tuple[str, Compared]]
 
 
-def require_pyperf() -> None:
-    """Raise `ModuleNotFoundError` with the remedy if pyperf is not installed."""
+def require(package: str) -> None:
+    """Raise `ModuleNotFoundError` with the remedy if a package of the extra ``bench`` is not installed."""
     try:
-        importlib.import_module("pyperf")
+        importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != "pyperf":
+        if error.name != package:
             raise
-        raise ModuleNotFoundError(MISSING_PYPERF, name="pyperf") from None
+        why = f"the benchmarks need {package}: pip install 'fd-postproc[bench]' (or: pip install {package})"
+        raise ModuleNotFoundError(why, name=package) from None
 
 
 def own_namespace() -> list[str]:
@@ -250,7 +247,7 @@ def measure(todo: list[tuple[str, Comparison]], effort: Effort) -> Iterator[tupl
     BenchmarkFailed
         If a contender gave a wrong answer, or crashed.
     """
-    require_pyperf()
+    require("pyperf")
     prefix = own_namespace()
     outside = os.readlink("/proc/self/ns/ipc") if prefix else ""
     for place, group in groupby(todo, key=lambda pair: _place(pair[0])):
@@ -316,7 +313,7 @@ def load(path: os.PathLike[str]) -> Found:
     ValueError
         If the file holds something else.
     """
-    require_pyperf()
+    require("pyperf")
     import pyperf
 
     try:

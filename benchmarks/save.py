@@ -51,7 +51,7 @@ OPS: dict[str, tuple[Callable[..., Any], tuple[str | int, ...]]] = {  # the op; 
 
 
 def comparisons() -> Iterator[Comparison]:
-    return map(_comparison, (NARROW, WIDE, TOPK, SPEC, PLAIN))
+    return map(_comparison, (NARROW, WIDE, Case(accepted=6), TOPK, SPEC, PLAIN))
 
 
 def _comparison(case: Case) -> Comparison:

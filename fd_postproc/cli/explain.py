@@ -33,7 +33,7 @@ from .._version import __version__
 from ..explain import story as stories
 from ..explain.findings import Finding, as_dict, findings, findings_of_worker
 from ..explain.story import story_of, told
-from ..explain.timeline import Picture, latencies
+from ..explain.timeline import Picture, latencies, span
 from ..flight.files import SUFFIX, folders, listed, other_users, process_of, removed_files
 from ..flight.reading import Flight, FlightError, now, read
 from ..support.checks import plural
@@ -294,11 +294,12 @@ def _explain(path: str, request: str | None, as_json: bool) -> None:
 
 def _print_head(screen: Console, picture: Picture) -> None:
     flight = picture.flight
-    span = _span(picture.end - picture.first)
+    lasted = span(picture.end - picture.first)
 
     screen.print(
-        f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}, fd_postproc "
-        f"{flight.version}: {span} up to {picture.clock(picture.end)}, {plural(len(picture.steps), 'step')}",
+        f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}, "
+        f"fd_postproc {flight.version}: {lasted} up to {picture.clock(picture.end)}, "
+        f"{plural(len(picture.steps), 'step')}",
         style="bold",
     )
     if flight.note:
@@ -331,39 +332,39 @@ def _print_findings(screen: Console, picture: Picture, worker: Flight | None) ->
 
 
 def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> None:
-    rates = picture.rates()
-    if rates:
-        rows = [
-            ("steps", f"{rates['steps_per_second']:.1f} a second, "
-                      f"{rates['tokens_per_second']:,.0f} tokens a second"),
-            ("a step", f"{rates['requests']:.1f} requests with tokens, "
-                       f"{rates['tokens_per_step']:.1f} tokens, "
-                       f"{rates['bytes']:,.0f} bytes"),
-            ("stages", f"receive {_span(rates['receive_seconds'])} (waiting included), build "
-                       f"{_span(rates['build_seconds'])}, put {_span(rates['put_seconds'])}"),
-        ]  # fmt: skip
-        rows += _latency_rows(picture, worker)
+    if rows := _rate_rows(picture, worker):
         for step in picture.slowest_steps():
-            work = f"{_span(step.build + step.put)} of work, {plural(step.live, 'request')}"
+            work = f"{span(step.build + step.put)} of work, {plural(step.live, 'request')}"
             rows.append(("slowest", f"{picture.clock(step.at)}  {work}"))
         for gap in picture.longest_gaps():
             side = "worker's" if gap.side == "worker" else "engine's"
-            rows.append(("gap", f"{picture.clock(gap.at)}  {_span(gap.seconds)} on the {side} side"))
+            rows.append(("gap", f"{picture.clock(gap.at)}  {span(gap.seconds)} on the {side} side"))
         print_labels(screen, "The last ten seconds of steps; the slowest of all", rows)
     if picture.queues:
         print_labels(screen, f"The queue at {picture.clock(picture.queues[-1].at)}", _queue_rows(picture))
 
 
+def _rate_rows(picture: Picture, worker: Flight | None) -> list[tuple[str, str]]:
+    rates = picture.rates()
+    if not rates:
+        return []
+    rows = [
+        ("steps", f"{rates['steps_per_second']:.1f} a second, "
+                  f"{rates['tokens_per_second']:,.0f} tokens a second"),
+        ("a step", f"{rates['requests']:.1f} requests with tokens, "
+                   f"{rates['tokens_per_step']:.1f} tokens, "
+                   f"{rates['bytes']:,.0f} bytes"),
+        ("stages", f"receive {span(rates['receive_seconds'])} (waiting included), build "
+                   f"{span(rates['build_seconds'])}, put {span(rates['put_seconds'])}"),
+    ]  # fmt: skip
+    if delays := _latencies(picture, worker):
+        rows.append(("latency", f"{span(median(delays))} from the worker's call to the end of the step, "
+                                f"at most {span(max(delays))}"))  # fmt: skip
+    return rows
+
+
 def _latencies(picture: Picture, worker: Flight | None) -> list[float]:
     return [] if worker is None else latencies(picture.flight, worker)[-_KEPT_LATENCIES:]
-
-
-def _latency_rows(picture: Picture, worker: Flight | None) -> list[tuple[str, str]]:
-    delays = _latencies(picture, worker)
-    if not delays:
-        return []
-    return [("latency", f"{_span(median(delays))} from the worker's call to the end of the step, at most "
-                        f"{_span(max(delays))}")]  # fmt: skip
 
 
 def _queue_rows(picture: Picture) -> list[tuple[str, str]]:
@@ -377,13 +378,6 @@ def _queue_rows(picture: Picture) -> list[tuple[str, str]]:
         ("last sender", sender),
         ("requests", f"{look.running:,} in slots, {look.transfers:,} wait for a cache transfer"),
     ]
-
-
-def _span(seconds: float) -> str:
-    for unit, factor in (("us", 1e6), ("ms", 1e3)):
-        if seconds * factor < 1000:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 
 
 def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
@@ -435,20 +429,12 @@ def _follow(path: str) -> int:
 
 
 def _live_lines(picture: Picture, worker: Flight | None) -> list[str]:
-    flight, rates = picture.flight, picture.rates()
-    lines = [f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}  "
-             f"{picture.clock(picture.end)}"]  # fmt: skip
-    if rates:
-        ago = picture.end - picture.steps[-1].at
-        lines += [
-            f"steps      {rates['steps_per_second']:8.1f} a second, the last {_span(ago)} ago",
-            f"tokens     {rates['tokens_per_second']:8,.0f} a second, {rates['tokens_per_step']:.1f} "
-            f"a step of {rates['requests']:.1f} requests",
-            f"stages     receive {_span(rates['receive_seconds'])}, build {_span(rates['build_seconds'])}, "
-            f"put {_span(rates['put_seconds'])}",
-        ]
-    for name, text in _latency_rows(picture, worker) if rates else []:
-        lines.append(f"{name:10} {text}")
-    if picture.queues:
-        lines += [f"{name:10} {text}" for name, text in _queue_rows(picture)]
-    return lines
+    flight = picture.flight
+    rows = _rate_rows(picture, worker) + (_queue_rows(picture) if picture.queues else [])
+    if picture.steps:
+        rows.append(("last step", f"{span(picture.end - picture.steps[-1].at)} ago"))
+    return [
+        f"{_named(flight, f' ({picture.state})')}, queue {flight.queue_id}, {flight.channel}  "
+        f"{picture.clock(picture.end)}",
+        *(f"{name:10} {text}" for name, text in rows),
+    ]

@@ -211,7 +211,7 @@ class GetTensors:
         """The message, with zeros where the tensors are shorter than the layout's."""
         cells = self._slots * self._depth
         words = _padded(self._words, self._header + self._slots * self._has_counts + cells * self._width)
-        if not self._scores.size and not self._ranks.size:
+        if not self._channel.endswith("topk"):
             return bytes(words)
         scores = _padded(self._scores, cells * self._width).view(np.int32)
         ranks = _padded(self._ranks, cells)
@@ -224,7 +224,7 @@ class GetTensors:
     def check(self, step: Any) -> None:
         """Refuse tensors that do not hold all that the step of their message claims."""
         first = self._header + self._slots * self._has_counts
-        live = (self._depth * slot + max(count, 0) for slot, count in enumerate(step.counts) if count > 0)
+        live = (self._depth * slot + count for slot, count in enumerate(step.counts) if count > 0)
         rows = max(live, default=0) if self._has_counts else step.batch
         pitch = step.cols if self._channel == "topk" else self._width
         cells = pitch * (rows - 1) + step.cols if rows else 0

@@ -1,4 +1,4 @@
-# FlightRing: the ring of a flight recorder's file, written to; and which of its entries are whole.
+# FlightRing: the ring of a flight recorder's file, written to; and its entries' check words.
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -114,17 +114,19 @@ def _is_here(pid):
     return pid == os.getpid() or os.path.exists(f"/proc/self/task/{pid}")
 
 
-def _sound_entries(bytes file not None, Py_ssize_t n):
-    """bytes: of each of a flight recorder's first n entries, 1 if its check word is right, else 0."""
+def _check_words(bytes file not None, Py_ssize_t n):
+    """bytes: of each of a flight recorder's first n entries, the check word that it should have, 4 bytes."""
     cdef uint64_t words[8]
+    cdef uint32_t check
     cdef Py_ssize_t k
     if n < 0 or FDB_HEAD + n * FDB_ENTRY > len(file):
         raise ValueError(f"{len(file)} bytes hold no {n} entries")
-    cdef bytes sound = PyBytes_FromStringAndSize(NULL, n)
-    cdef char *marks = PyBytes_AS_STRING(sound)
+    cdef bytes checks = PyBytes_FromStringAndSize(NULL, 4 * n)
+    cdef char *to = PyBytes_AS_STRING(checks)
     cdef const char *at = PyBytes_AS_STRING(file) + FDB_HEAD
     with nogil:
         for k in range(n):
             memcpy(words, at + FDB_ENTRY * k, sizeof(words))
-            marks[k] = fdb_check(words) == <uint32_t>words[1]
-    return sound
+            check = fdb_check(words)
+            memcpy(to + 4 * k, &check, sizeof(check))
+    return checks

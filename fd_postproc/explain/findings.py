@@ -18,7 +18,7 @@ from ..flight.codes import Kind
 from ..flight.reading import Event
 from ..support.checks import plural
 from ..support.patience import LONGEST_S, SILENCE_S, STEP_S, USUAL_TIMES, WORKS
-from .timeline import Picture
+from .timeline import Picture, span
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 
@@ -92,7 +92,7 @@ def _health(p: Picture) -> Iterator[Finding]:
     for event in p.of(Kind.UNHEALTHY):
         reason, _, text = event.text.partition(": ")
         end = next((one.at for one in again if one.at > event.at), None)
-        lasted = "" if end is None else f"; healthy again after {_span(end - event.at)}"
+        lasted = "" if end is None else f"; healthy again after {span(end - event.at)}"
         yield Finding(INFO if reason == BUSY else ERROR, reason, event.at, text + lasted)
 
 
@@ -102,7 +102,7 @@ def _process(p: Picture) -> Iterator[Finding]:
     if p.is_alive:
         if busy is None or p.now - busy <= STEP_S or _is_absent(p):
             return
-        lasted = _span(p.now - busy)
+        lasted = span(p.now - busy)
         if engine:
             text = f"a step has been in hand for {lasted}: the token thread is stuck in it"
             yield Finding(ERROR, "step", busy, text)
@@ -128,7 +128,7 @@ def _absences(p: Picture) -> Iterator[Finding]:
     """Check for times in which the engine did not even look at the queue."""
     for since, until in p.absences:
         text = (
-            f"the engine's process {p.flight.pid} recorded nothing for {_span(until - since)}, not even how "
+            f"the engine's process {p.flight.pid} recorded nothing for {span(until - since)}, not even how "
             "the queue is: stopped (SIGSTOP, a debugger), a thread with the GIL, or no processor for it"
         )
         yield Finding(ERROR, "frozen", since, text)
@@ -204,7 +204,7 @@ def _sender(p: Picture) -> Iterator[Finding]:
         full = payload_size(p.flight.channel)  # frames are as short as they have to be
     is_low = 0 < room < full
     who = sender.removesuffix(",") if known else "any process"
-    text = f"nothing has come from {who} for {_span(silent)}, while {at_work}; "
+    text = f"nothing has come from {who} for {span(silent)}, while {at_work}; "
     said = [event.text.partition(":")[0] for event in p.of(Kind.UNHEALTHY) if event.at > since][-1:]
     is_busy = said == [BUSY] or (known and silent < LONGEST_S and _works(p, since))
     if is_busy and not is_low:
@@ -274,9 +274,3 @@ def _requests(p: Picture) -> Iterator[Finding]:
 
 def _process_text(process: int) -> str:
     return f"process {process}" if process else "a process of another PID namespace"
-
-
-def _span(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

@@ -225,3 +225,11 @@ def latencies(engine: Flight, worker: Flight) -> list[float]:
         if isinstance(entry, StepEntry) and entry.frame in sent and entry.at >= sent[entry.frame]:
             found.append(entry.at - sent[entry.frame])
     return found
+
+
+def span(seconds: float) -> str:
+    """A time, for a person."""
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

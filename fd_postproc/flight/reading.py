@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .._core import CHANNELS, _sound_entries
+from .._core import CHANNELS, _check_words
 from .codes import (
     BOOT_AT,
     BUSY_AT,
@@ -200,7 +200,8 @@ def _entries(data: bytes, n: int, most: int | None) -> tuple[list[Entry], int, i
     words = np.frombuffer(data, "<u8", n * ENTRY_SIZE // 8, HEAD_SIZE).reshape(n, ENTRY_SIZE // 8)
     numbers = words[:, 0]
     with np.errstate(over="ignore"):
-        whole = np.frombuffer(_sound_entries(data, n), bool) & (numbers % n == np.arange(n)) & (numbers > 0)
+        whole = np.frombuffer(_check_words(data, n), "<u4") == words[:, 1] & 0xFFFFFFFF
+        whole &= (numbers % n == np.arange(n)) & (numbers > 0)
         if not whole.any():
             broken = int((words != 0).any(axis=1).sum())
             return [], 0, min(broken, 1), max(broken - 1, 0)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -154,10 +155,7 @@ def test_columns_stand_under_each_other_and_who_did_not_run_is_named():
 
 
 def test_what_is_missing_is_known_before_anything_is_measured(monkeypatch, capsys):
-    def missing():
-        raise ModuleNotFoundError(charts.MISSING, name="matplotlib")
-
-    monkeypatch.setattr(charts, "require_matplotlib", missing)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(make_results, "subprocess", None)
     monkeypatch.setattr("sys.argv", ["make_results"])
     with pytest.raises(SystemExit) as ended:
@@ -178,7 +176,7 @@ def test_timings_survive_a_failure_after_them(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(make_results, "subprocess", mock.Mock(run=measured))
     monkeypatch.setattr(make_results.pages, "fill", lambda *_: None)
-    monkeypatch.setattr(charts, "require_matplotlib", lambda: None)
+    monkeypatch.setattr(runner, "require", lambda package: None)
     monkeypatch.setattr(charts, "draw", lambda *_: 1 / 0)
     monkeypatch.setattr("sys.argv", ["make_results"])
     with pytest.raises(ZeroDivisionError):

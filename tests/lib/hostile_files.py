@@ -11,8 +11,8 @@ import zlib
 import numpy as np
 
 from fd_postproc import recording
-from fd_postproc._core import CHANNELS, encode
-from fd_postproc.flight import codes, reading
+from fd_postproc._core import CHANNELS, _check_words, encode
+from fd_postproc.flight import codes
 from fd_postproc.flight.codes import ENTRY_SIZE, HEAD_SIZE, Kind
 from tests.lib.random_steps import random_step
 
@@ -104,7 +104,8 @@ def _flight(rng):
         head = struct.pack("<QIBBHQ", number, 0, kind, flags, slot, when & (1 << 64) - 1)
         entries[at : at + ENTRY_SIZE] = head + body
     words = np.frombuffer(entries, "<u8").reshape(places, ENTRY_SIZE // 8)
-    words[:, 1] |= np.where(words.any(axis=1), reading._checks(words), 0).astype(np.uint64)
+    checks = np.frombuffer(_check_words(bytes(data) + bytes(entries), places), "<u4")
+    words[:, 1] |= np.where(words.any(axis=1), checks, 0).astype(np.uint64)
     return bytes(data) + bytes(entries)
 
 
