@@ -84,6 +84,7 @@ def test_random_steps_are_equal_when_fastdeploy_looks_at_the_results(tree, tmp_p
 
 @each_tree
 def test_results_are_packed_as_msgpack_packs_them(tree, tmp_path):
+    serves(tree)
     if "_msgpack_default" not in (tree / "fastdeploy/inter_communicator/zmq_server.py").read_text():
         pytest.skip("it pickles results one by one, and its code sends them")
     told = _random(tree, tmp_path, 0, 2000, "packed")
