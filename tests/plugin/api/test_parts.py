@@ -40,10 +40,10 @@ def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     assert gauge("api unpacking") == 0
 
 
-def gauge(name):
+def gauge(name, metric="fast_path", label="path"):
     from prometheus_client import REGISTRY
 
-    return REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": name})
+    return REGISTRY.get_sample_value(f"fd_postproc_{metric}", {label: name})
 
 
 @each("name", ["api unpacking", "api detokenising"])
@@ -59,6 +59,18 @@ def test_a_part_that_is_off_after_failures_is_no_taken_path(name, monkeypatch):
     assert (gauge(name), gate.used) == (0, {name: False})
     entry.started()  # a client connects again
     assert gauge(name) == 0
+
+
+@pytest.mark.falls_back
+def test_chunks_that_are_off_after_failures_are_an_inactive_side(monkeypatch):
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(gate, "used", {})
+    gauges.report({"api chunks": True})
+    assert gauge("api", "active", "side") == 1
+    one = guard.Guard("api chunks", logging.getLogger)
+    for _ in range(guard.MOST_IN_A_ROW):
+        one.failed(ValueError("planted"))
+    assert (gauge("api", "active", "side"), gauge("api chunks")) == (0, None)
 
 
 def engine_client():
