@@ -14,7 +14,7 @@ class Known(Generic[T]):
     """What is known of each object of one kind: two that are equal are two."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Callable[[], Any], T]] = {}
+        self._held: dict[int, tuple[Callable[[], Any], T]] = {}  # by identity, until the object is gone
 
     def keep(self, one: Any, what: T) -> T:
         """Remember what is known of an object; nothing of one that cannot be referred to weakly."""
@@ -26,4 +26,4 @@ class Known(Generic[T]):
     def of(self, one: Any) -> T | None:
         """What is known of an object; None: nothing is."""
         held = self._held.get(id(one))
-        return held[1] if held is not None and held[0]() is one else None
+        return None if held is None else held[1]

@@ -94,8 +94,8 @@ async def made_by(api, handler, method, request, choices=1):
     if api == CHAT:
         return await method(request, NAMES[api], "m", [1, 2], "x", 50)
     return await method(
-        request=request, num_choices=choices and (request.n or 1), request_id=NAMES[api], created_time=7, model_name="m",
-        prompt_batched_token_ids=[[1, 2]], prompt_tokens_list=["x"], max_tokens_list=[50],
+        request=request, num_choices=choices and (request.n or 1), request_id=NAMES[api], created_time=7,
+        model_name="m", prompt_batched_token_ids=[[1, 2]], prompt_tokens_list=["x"], max_tokens_list=[50],
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
 from fd_postproc.fastdeploy.events.counters import forget, noted
 from fd_postproc.fastdeploy.gate import loading
+from fd_postproc.fastdeploy.gate.seams import API_PARTS, SEAMS
 from tests.lib import restated_parsers
 from tests.lib.fakes import TwoOfThree
 from tests.lib.known import remember
@@ -95,6 +96,9 @@ def test_the_data_processor_that_fastdeploy_has_for_all_models(stream, monkeypat
     imported("fastdeploy")
     monkeypatch.setattr(loading, "_finder", loading._Finder())
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    for seam in (SEAMS["api chunks"], *API_PARTS.values()):
+        for name in seam.modules:  # what is loaded would stay ours
+            monkeypatch.delitem(sys.modules, name, raising=False)
     made = []
     for prepare in (len, lambda _: entry.register()):
         monkeypatch.delitem(sys.modules, UNIFIED, raising=False)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import feed, lane, streams
+from fd_postproc.fastdeploy.api import feed, lane, scores, streams
 from fd_postproc.fastdeploy.api.activation import CHAT
 from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores
 from fd_postproc.fastdeploy.api.chunks.float_style import float_style
@@ -67,6 +67,20 @@ def test_streams_without_a_lane_have_log_probabilities_of_ours(api, laned, spell
                 _, stream = stream_of(api, spelling(None, None), True, **more, **options)
                 assert type(stream) is kind
     assert not laned
+
+
+@each(
+    "kind, options",
+    [
+        (scores.AskedOfChat, {"logprobs": True, "top_logprobs": -1}),
+        (scores.AskedOfCompletion, {"logprobs": -1}),
+    ],
+)
+def test_all_columns_are_as_many_as_the_vocabulary_has(kind, options):
+    request = SimpleNamespace(prompt_logprobs=-1, include_logprobs_decode_token=False, **options)
+    client = SimpleNamespace(ori_vocab_size=100, data_processor=None)
+    asked = kind(SimpleNamespace(engine_client=client), request)
+    assert asked.columns == asked.prompt_columns == 100
 
 
 def feed_of(results, shows_ids=False):
