@@ -107,8 +107,8 @@ def _queued(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
     """Calls that talk to a queue, with messages that fit a new kernel's limits."""
     channel, step = case.channel, case.step()
     os.environ["FD_POSTPROC_DIALECT"] = dialect = "compact" if channel == "spec_topk" else "packed"
-    receiver, counting = (Receiver(channel, key=locate(channel)) for _ in range(2))
-    counting._attendance = Attendance(FlightRing(bytearray(1 << 20)))
+    receiver, other = (Receiver(channel, key=locate(channel)) for _ in range(2))
+    counting = Attendance(other, ring=FlightRing(bytearray(1 << 20)))
     sender = Sender(channel, key=locate(channel), dialect=dialect)
     drain = _floor.Drain(receiver.msqid, 1 << 20)
     tensors = tensors_of(channel)

@@ -169,6 +169,7 @@ cdef class Handover:
         """Put results into the tables; `placed` counts those that are there."""
         cdef Interval interval = self.interval if self.is_taken else None
         cdef list ended = []
+        cdef dict known
         if not self._is_stock("put_results", self.put_results):
             return False
         for result in results:
@@ -181,8 +182,9 @@ cdef class Handover:
                 ended.append(result)
         scheduler = self.scheduler
         with scheduler.mutex:
+            known = scheduler.requests
             for result in results:
-                if PyDict_GetItemWithError(scheduler.requests, (<Result>result).request_id) == NULL:
+                if PyDict_GetItemWithError(known, (<Result>result).request_id) == NULL:
                     return False  # an expired one: its warning is FastDeploy's
             if ended:
                 self._let_empty_hold({})
