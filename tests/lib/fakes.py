@@ -4,6 +4,8 @@ import time
 
 import numpy as np
 
+from tools.accept.fakes import EngineWorkerQueue, Sink, Slots  # noqa: F401  whoever plays a test has them here
+
 
 class Clock:
     """A module's ``time``, which goes on when a test says so; what else is asked is the real one's."""
@@ -46,38 +48,15 @@ class DecodeLog:
         self.tokens += count
 
 
-class Sink:
-    """A scheduler that keeps the result objects of each put."""
-
-    def __init__(self):
-        self.puts = []
-
-    def put_results(self, results):
-        self.puts.append(list(results))
-
-
-class ResourceManager:
+class ResourceManager(Slots):
     """Slots, and the calls that were made in order.  With a finish delay a slot is freed only by `settle`."""
 
     def __init__(self, max_num_seqs, stop_flags_type="list", finish_delay=0, total_block_number=4096):
-        self.max_num_seqs = max_num_seqs
-        stopped = [True] * max_num_seqs
-        self.stop_flags = stopped if stop_flags_type == "list" else np.array(stopped)
-        self.tasks_list = [None] * max_num_seqs
-        self.req_dict = {}
-        self.requests = {}
-        self.to_be_rescheduled_request_id_set = set()
+        super().__init__(max_num_seqs, total_block_number)
+        if stop_flags_type != "list":
+            self.stop_flags = np.array(self.stop_flags)
         self.to_be_aborted_req_id_set = set()
-        self.calls = []
-        self._finish_delay, self._blocks = finish_delay, total_block_number
-        self._ending = []
-
-    def insert(self, request, slot):
-        """Give a request a slot, as the engine does."""
-        self.stop_flags[slot] = False
-        self.tasks_list[slot] = request
-        self.req_dict[request.request_id] = request.idx = slot
-        self.requests[request.request_id] = request
+        self._finish_delay, self._ending = finish_delay, []
 
     def settle(self):
         """Free what waits to be freed."""
@@ -135,25 +114,6 @@ class ResourceManager:
     def clear_data(self):
         self.calls.append(["clear_data"])
 
-    def total_block_number(self):
-        return self._blocks
-
-    def available_batch(self):
-        return int(sum(map(bool, self.stop_flags)))
-
-    def info(self):
-        return "resource manager of a test"
-
-
-class EngineWorkerQueue:
-    """Answers of finished cache transfers, one for each question; [] when there are none left."""
-
-    def __init__(self):
-        self.answers = []
-
-    def get_finished_req(self):
-        return [tuple(pair) for pair in self.answers.pop(0)] if self.answers else []
-
 
 class SamplingMaskSocket:
     """One mask at most waits; it is read once."""
@@ -172,21 +132,21 @@ class SamplingMaskSocket:
 
 
 class Scheduler:
-    """Records what is put, as the client would get it, at that moment."""
+    """Records what is put, as the client would get it, at that moment: what `seen` makes of each."""
 
-    def __init__(self):
-        self.put = []
+    def __init__(self, seen=None):
+        self.put, self.seen = [], seen or as_sent
 
     def put_results(self, results):
-        self.put.append([as_sent(result) for result in results])
+        self.put.append([self.seen(result) for result in results])
 
 
 class SplitConnector:
-    def __init__(self):
-        self.sent = []
+    def __init__(self, seen=None):
+        self.sent, self.seen = [], seen or as_sent
 
     def send_first_token(self, prefill_msg, tasks_list):
-        self.sent.append(["send_first_token", prefill_msg, [as_sent(result) for result in tasks_list]])
+        self.sent.append(["send_first_token", prefill_msg, [self.seen(result) for result in tasks_list]])
 
 
 class SchedulerMetricsLogger:
@@ -199,17 +159,17 @@ class SchedulerMetricsLogger:
 
 def as_sent(result):
     """to_dict at this moment, with lists of its own, plus what it leaves out."""
-    sent = _frozen(result.to_dict())
+    sent = frozen(result.to_dict())
     mask = None if result.outputs is None else getattr(result.outputs, "sampling_mask", None)
     if mask is not None:
-        sent["extra"] = {"outputs.sampling_mask": _frozen(mask)}
+        sent["extra"] = {"outputs.sampling_mask": frozen(mask)}
     return sent
 
 
-def _frozen(value):
-    """A deep copy in which tuples are lists; everything else keeps its exact type."""
+def frozen(value):
+    """A deep copy in which tuples and tensors are lists; everything else keeps its exact type."""
     if type(value) is dict:
-        return {key: _frozen(item) for key, item in value.items()}
+        return {key: frozen(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_frozen(item) for item in value]
-    return value
+        return [frozen(item) for item in value]
+    return value.tolist() if type(value).__name__ == "Tensor" else value

@@ -103,7 +103,7 @@ def _count_results(stock):
     def run_and_count(self):
         found = run(self)
         if type(self.processor) is stock:
-            put = [result for results in self.scheduler.put for result in results]
+            put = [result for results in self.scheduler.puts for result in results]
             counted[0] += len(put)
             counted[1] += sum(getattr(one.outputs, "sampling_mask", None) is not None for one in put)
             counted[2] += sum(getattr(one, "routing_data", None) is not None for one in put)

@@ -7,7 +7,7 @@ import gzip
 import json
 import lzma
 import os
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -151,36 +151,21 @@ class Socket:
 
 
 class Scheduler(fakes.Scheduler):
-    """Keeps results as they are sent, pooling results and arrays included."""
-
     fails = False
 
     def put_results(self, results):
         if self.fails:
             self.fails = False
             raise RuntimeError("the scheduler of a test")
-        self.put.append([as_sent(result) for result in results])
-
-
-class SplitConnector(fakes.SplitConnector):
-    def send_first_token(self, prefill_msg, tasks_list):
-        self.sent.append(["send_first_token", prefill_msg, [as_sent(result) for result in tasks_list]])
+        super().put_results(results)
 
 
 def as_sent(result):
-    """to_dict at this moment, tensors as lists."""
-    told = copy.deepcopy(plain(result.to_dict()))
+    """to_dict at this moment, arrays included; the class of pooling results."""
+    told = copy.deepcopy(fakes.frozen(result.to_dict()))
     if type(result).__name__ == "PoolingRequestOutput":
         told["extra"] = {"class": "PoolingRequestOutput"}
     return told
-
-
-def plain(value):
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value.tolist() if isinstance(value, paddle.Tensor) else value
 
 
 class Manager(fakes.ResourceManager):
@@ -247,7 +232,8 @@ class StreamReplay(replay.Replay):
     def _build(self):
         os.environ.update(self._environment)  # what `Replay` has patched, and restores
         mode = self.trace.mode
-        stand_ins = {"ResourceManager": Manager, "Scheduler": Scheduler, "SplitConnector": SplitConnector}
+        stand_ins = {"ResourceManager": Manager, "Scheduler": partial(Scheduler, as_sent)}
+        stand_ins["SplitConnector"] = partial(fakes.SplitConnector, as_sent)
         with (
             mock.patch.multiple(replay.fakes, **stand_ins),
             mock.patch.dict(mode, use_sampling_mask=False),

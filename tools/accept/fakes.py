@@ -29,14 +29,14 @@ _STAMPS = {
 _AS_GIVEN = ("messages", "multimodal_inputs", "ic_req_data", "disaggregate_info")
 
 
-class FakeScheduler:
-    """Scheduler that records what is put."""
+class Sink:
+    """Scheduler that keeps the result objects of each put."""
 
     def __init__(self) -> None:
-        self.put: list[list[Any]] = []
+        self.puts: list[list[Any]] = []
 
     def put_results(self, results: list[Any]) -> None:
-        self.put.append(list(results))
+        self.puts.append(list(results))
 
 
 class FakeConnector:
@@ -49,16 +49,14 @@ class FakeConnector:
         self.sent.append(list(results))
 
 
-class FakeTransfers:
-    """Ended cache transfers; those through a storage are not reported."""
+class EngineWorkerQueue:
+    """Answers of finished cache transfers, one for each question; [] when there are none left."""
 
-    def __init__(self, script: Script) -> None:
-        told = {} if script.storage else script.transfers
-        self._answers = [(request_id(slot), outcome) for slot, outcome in told.items()]
+    def __init__(self, *answers: list[Any]) -> None:
+        self.answers = [*answers]
 
     def get_finished_req(self) -> list[tuple[str, str]]:
-        answers, self._answers = self._answers, []
-        return answers
+        return [tuple(pair) for pair in self.answers.pop(0)] if self.answers else []
 
 
 class FakeMasks:
@@ -87,30 +85,51 @@ class FakeExperts:
 class FakeStorage:
     """Part of FastDeploy's cache manager: writes a prefilled request's cache into a storage."""
 
-    def __init__(self, script: Script, calls: list[tuple[str, str]]) -> None:
+    def __init__(self, script: Script, calls: list[list[Any]]) -> None:
         self._fails = {request_id(slot) for slot, end in script.transfers.items() if end != "finished"}
         self._calls = calls
 
     def write_all_cache_to_storage(self, task: Any, include_output: bool = True) -> bool:
-        self._calls.append(("write_all_cache_to_storage", f"{task.request_id}, output {include_output}"))
+        self._calls.append(["write_all_cache_to_storage", task.request_id, include_output])
         return task.request_id not in self._fails
 
 
-class FakeManager:
-    """Used part of FastDeploy's resource manager; this one frees slots at once."""
+class Slots:
+    """What a resource manager of FastDeploy's knows of requests, and the calls that were made, in order."""
 
-    def __init__(self, script: Script, abort_set: str) -> None:
-        slots = len(script.requests)
-        self.max_num_seqs = slots
-        self.stop_flags = [True] * slots
+    def __init__(self, slots: int, blocks: int = 100) -> None:
+        self.max_num_seqs, self._blocks = slots, blocks
+        self.stop_flags: Any = [True] * slots
         self.tasks_list: list[Any] = [None] * slots
         self.requests: dict[str, Any] = {}
         self.req_dict: dict[str, int] = {}
         self.to_be_rescheduled_request_id_set: set[str] = set()
+        self.calls: list[list[Any]] = []
+
+    def insert(self, task: Any, slot: int) -> None:
+        """Give a request a slot, as the engine does."""
+        self.tasks_list[slot], self.stop_flags[slot] = task, False
+        self.requests[task.request_id] = task
+        self.req_dict[task.request_id] = task.idx = slot
+
+    def total_block_number(self) -> int:
+        return self._blocks
+
+    def available_batch(self) -> int:
+        return sum(map(bool, self.stop_flags))
+
+    def info(self) -> str:
+        return "a resource manager that is none"
+
+
+class FakeManager(Slots):
+    """Used part of FastDeploy's resource manager; this one frees slots at once."""
+
+    def __init__(self, script: Script, abort_set: str) -> None:
+        super().__init__(len(script.requests))
         self.aborted: set[str] = set()
         self.gone: set[str] = set()
         setattr(self, abort_set, self.aborted)
-        self.calls: list[tuple[str, str]] = []
         self.cache_manager = FakeStorage(script, self.calls)
 
     def _free(self, name: str) -> None:
@@ -122,36 +141,27 @@ class FakeManager:
             task.block_tables = []
 
     def finish_requests_async(self, name: str) -> None:
-        self.calls.append(("finish_requests_async", name))
+        self.calls.append(["finish_requests_async", name])
         self._free(name)
 
     def recycle_abort_task(self, name: str) -> None:
-        self.calls.append(("recycle_abort_task", name))
+        self.calls.append(["recycle_abort_task", name])
         self.gone.add(name)
         self._free(name)
         self.aborted.discard(name)
 
     def reschedule_preempt_task(self, name: str, *more: Any) -> None:
-        self.calls.append(("reschedule_preempt_task", name))
+        self.calls.append(["reschedule_preempt_task", name])
         self.gone.add(name)
         self._free(name)
         self.to_be_rescheduled_request_id_set.discard(name)
 
     def _recycle_block_tables(self, task: Any) -> None:
-        self.calls.append(("_recycle_block_tables", task.request_id))
+        self.calls.append(["_recycle_block_tables", task.request_id])
         task.block_tables = []
 
     def cache_output_tokens(self, task: Any) -> None:
-        self.calls.append(("cache_output_tokens", task.request_id))
-
-    def total_block_number(self) -> int:
-        return 100
-
-    def available_batch(self) -> int:
-        return sum(map(bool, self.stop_flags))
-
-    def info(self) -> str:
-        return "a trial"
+        self.calls.append(["cache_output_tokens", task.request_id])
 
 
 def configuration(script: Script) -> Any:

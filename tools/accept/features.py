@@ -97,7 +97,7 @@ class Facts:
             trial.run()
         except Exception:
             return []
-        return [result for batch in trial.scheduler.put for result in batch]
+        return [result for batch in trial.scheduler.puts for result in batch]
 
     def packed(self, channel: Channel) -> bool:
         """Whether messages of a channel have the number of columns in the header."""

@@ -11,12 +11,12 @@ import numpy as np
 from fd_postproc.fastdeploy.engine.processor.transfers import STORAGE
 
 from .fakes import (
+    EngineWorkerQueue,
     FakeConnector,
     FakeExperts,
     FakeManager,
     FakeMasks,
-    FakeScheduler,
-    FakeTransfers,
+    Sink,
     configuration,
     fields_of,
     make_task,
@@ -62,14 +62,15 @@ class Trial:
             FD_DEBUG=0,
             **{STORAGE: int(script.storage)},
         )
-        self.scheduler, self.connector = FakeScheduler(), FakeConnector()
+        self.scheduler, self.connector = Sink(), FakeConnector()
+        told = [] if script.storage else [(request_id(slot), end) for slot, end in script.transfers.items()]
         processor: Any = object.__new__(cls)
         self.processor = processor
         arguments = {
             **wanted_by(fd.TokenProcessor),  # None for what a newer FastDeploy wants besides
             "cfg": configuration(script),
             "cached_generated_tokens": self.scheduler,
-            "engine_worker_queue": FakeTransfers(script),
+            "engine_worker_queue": EngineWorkerQueue(told),
             "split_connector": self.connector,
         }
         fd.TokenProcessor.__init__(processor, **arguments)
@@ -92,9 +93,7 @@ class Trial:
     def _insert(self, slot: int, differing: dict[str, Any]) -> None:
         task = make_task(self.box, slot, differing)
         self.tasks.append(task)
-        self.manager.tasks_list[slot], self.manager.stop_flags[slot] = task, False
-        self.manager.requests[task.request_id] = task
-        self.manager.req_dict[task.request_id] = task.idx = slot
+        self.manager.insert(task, slot)
         if not differing.get("fresh"):
             self.processor.tokens_counter[task.request_id] = differing.get("counter", 5)
             task.last_token_time = self.box.clock.now - _LAST_TOKEN
@@ -110,13 +109,13 @@ class Trial:
                 self.manager.to_be_rescheduled_request_id_set.add(request_id(slot))
             for slot in message.aborted:
                 self.manager.aborted.add(request_id(slot))
-            before = len(self.scheduler.put)
+            before = len(self.scheduler.puts)
             if self.script.streamed:
                 self._stream(objects(self.box.module, self.script, message))
             else:
                 fill(self.processor, self.box.module, self.script, message, self.packed)
                 self.processor._process_batch_output()
-            seen += self._results(where, self.scheduler.put[before:])
+            seen += self._results(where, self.scheduler.puts[before:])
             seen.append((where, self._state()))
             self.box.clock.now += _BETWEEN_STEPS
         seen.append(("at the end", self._end()))
@@ -128,7 +127,7 @@ class Trial:
         if parts is None:
             processor._reschedule_preempt_task_use_zmq(datas)
             processor.postprocess(processor._process_batch_output_use_zmq(datas))
-        elif len(self.scheduler.put) % 2 or not datas:
+        elif len(self.scheduler.puts) % 2 or not datas:
             parts.streamed.process(datas)
         else:
             parts.streamed.process(parts.socket.opened(as_frame(datas)))
