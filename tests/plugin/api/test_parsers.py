@@ -39,7 +39,7 @@ NOT_QUICK = "parsers are given the whole answer at each chunk: "
 
 @pytest.fixture(autouse=True)
 def no_notes(monkeypatch):
-    remember(monkeypatch, "api parsers", Thinks, Calls, OtherMark)
+    remember(monkeypatch, "api parsers", Thinks, Calls, OtherMark, Helped)
     forget()
 
 
@@ -180,6 +180,21 @@ class LooksAtMore(Thinks):
 
 
 @of_fastdeploy
+class Helped(Thinks):
+    def extract_reasoning_content_streaming(self, *arguments):
+        return self.helped(*arguments)
+
+    def helped(self, *arguments):
+        return Thinks.extract_reasoning_content_streaming(self, *arguments)
+
+
+@of_fastdeploy
+class HelpedOtherwise(Helped):
+    def helped(self, *arguments):
+        return DeltaMessage(content=str(arguments[1].upper()))
+
+
+@of_fastdeploy
 class OtherMark(Thinks):
     def __init__(self, tokenizer):
         super().__init__(tokenizer)
@@ -191,6 +206,7 @@ class OtherMark(Thinks):
     [
         (Foreign, None, "Foreign is none of FastDeploy's own parsers"),
         (LooksAtMore, Calls, "LooksAtMore.extract_reasoning_content_streaming has new code in line"),
+        (HelpedOtherwise, None, "HelpedOtherwise.helped has new code in line"),
         (OtherMark, None, "OtherMark has a mark of another kind: 'Answer:'"),
     ],
 )

@@ -41,14 +41,13 @@ class Answers:
 
     def __init__(self, stock: Any, envs: Any) -> None:
         self.stock, self._envs = stock, envs
-        self._asks_environment = "FD_USE_HF_TOKENIZER" in stock.__code__.co_names
         self.ways_of = ways_of = Tokenizers().ways_of
         self.prepares: list[Callable[[Any], Any]] = [lambda processor: ways_of(processor.tokenizer)]
         self.guard = Guard("api detokenising", api_log, when_off=withdraw)
 
     def are_left_to_fastdeploy(self) -> bool:
         """Whether new answers are FastDeploy's: reading the environment takes longer than decoding."""
-        return self._asks_environment and bool(self._envs.FD_USE_HF_TOKENIZER)
+        return bool(getattr(self._envs, "FD_USE_HF_TOKENIZER", False))
 
     def are_texts_of_engine(self) -> bool:
         """Whether the engine makes the texts."""

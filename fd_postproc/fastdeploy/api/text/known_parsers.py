@@ -58,15 +58,18 @@ def marks_in(parsers: dict[str, Any]) -> Marks:
 
 
 def _check_code(parser: Any, method: str) -> None:
-    """Raise NotPlain if a streaming method, or one that it calls, is not FastDeploy's own known code."""
-    cls = type(parser)
-    waiting, reached = [method], {}
-    while waiting:
-        name = waiting.pop()
+    """Raise NotPlain if a streaming method, or one that it calls, is not FastDeploy's own known code.
+
+    The record has all methods that a known method calls on its object, each by its class.
+    """
+    cls, known, functions = type(parser), gate.record.get("api parsers", {}), []
+    if not callable(getattr(cls, method, None)):
+        raise NotPlain(f"{cls.__name__} has no {method}")
+    owner = getattr(getattr(cls, method), "__qualname__", "").rpartition(".")[0]
+    recorded = (one.rpartition(".") for one in known)
+    for name in dict.fromkeys((method, *(name for of, _, name in recorded if of == owner))):
         function = getattr(cls, name, None)
-        if name in reached or not callable(function) or isinstance(function, type):
-            if name == method:
-                raise NotPlain(f"{cls.__name__} has no {method}")
+        if function is None:  # another version's
             continue
         layers = called.layers_of(function)
         if len(layers) > 1 or layers[0] is not function or type(function) is not types.FunctionType:
@@ -74,9 +77,7 @@ def _check_code(parser: Any, method: str) -> None:
             raise NotPlain(f"{cls.__name__}.{name} is wrapped by {by} (line {line} of {file})")
         if name in vars(parser) or not function.__module__.startswith("fastdeploy."):
             raise NotPlain(f"{cls.__name__} is none of FastDeploy's own parsers")
-        reached[name] = function
-        waiting += [one for one in function.__code__.co_names if one not in reached and hasattr(cls, one)]
-    functions = ((function.__qualname__, function) for function in reached.values())
-    reason = compared(functions, gate.record.get("api parsers", {})).reason
+        functions.append((function.__qualname__, function))
+    reason = compared(functions, known).reason
     if reason:
         raise NotPlain(reason)
