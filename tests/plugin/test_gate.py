@@ -457,7 +457,7 @@ def test_what_is_set_on_a_function_after_the_start_is_named(name, value, double,
     """The function is the same object."""
     cls = double.scheduler__local_scheduler.LocalScheduler
     monkeypatch.setattr(gate, "_judgements", {})
-    monkeypatch.setattr(gate, "_off", {})
+    monkeypatch.setattr(gate, "used", {})
     assert gate.judge("delivery", cls).reason is None
     assert gate.changes(ENGINE) == {}
     monkeypatch.setattr(cls.put_results, name, value)
@@ -684,7 +684,7 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     cls = double.scheduler__local_scheduler.LocalScheduler
     assert gate.judge("delivery", cls).reason is None
     log = Mock()
-    monkeypatch.setattr(gate, "_off", {})
+    monkeypatch.setattr(gate, "used", {})
     said = set()
     monkeypatch.setattr(code_watch, "export", lambda *gauge: said.add(gauge))
     code_watch.report_known(ENGINE)
@@ -700,16 +700,16 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     assert not mine(watch.look_now())
     assert said == {("known", "side", ENGINE, False), ("fast_path", "path", "delivery", False)}
     change = judgements.NewCode("TokenProcessor.postprocess", "x.py", 3, "wrapped by traced")
-    monkeypatch.setattr(gate, "changes", lambda side: {"token processor": [change]})
+    monkeypatch.setattr(gate, "changes", lambda side: {"token processor": [change], "api chunks": [change]})
     said.clear()
-    assert len(watch.look_now()) == 1
-    assert said == {("known", "side", ENGINE, False)}  # its gauge is another one
+    assert len(watch.look_now()) == 2
+    assert said == {("known", "side", ENGINE, False)}  # their gauge is another one
 
 
 @pytest.mark.framework
 def test_a_look_keeps_no_new_objects(monkeypatch):
     """An idle engine takes one every five seconds: CPython's free lists and type cache would keep them."""
-    monkeypatch.setattr(gate, "_off", {})
+    monkeypatch.setattr(gate, "used", {})
     monkeypatch.setattr(gate, "_judgements", {})
     for seam in ("token processor", "dictionaries", "delivery", "sending"):
         imported(SEAMS[seam].module)
@@ -746,7 +746,7 @@ def test_the_same_objects_are_compared_once(double, monkeypatch):
 
 @pytest.mark.framework
 def test_each_class_of_a_module_has_its_own_judgement(double, monkeypatch):
-    monkeypatch.setattr(gate, "_off", {})
+    monkeypatch.setattr(gate, "used", {})
     base = double.scheduler__local_scheduler.LocalScheduler
     monkeypatch.setattr(gate, "_judgements", {})
     one, other = (type(name, (base,), {"__module__": __name__}) for name in ("One", "Other"))

@@ -27,8 +27,8 @@ def register() -> None:
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
             return
-        from ..gate.seams import API_PARTS, SEAMS
         from ..loading import when_loaded
+        from ..gate.seams import API_PARTS, SEAMS
 
         for name in SEAMS["api chunks"].modules:
             when_loaded(name, _install_chunks)
@@ -46,20 +46,20 @@ def _put_in(name: str, module: Any) -> None:
     try:
         from ..events.gauges import report
         from ..gate.judgements import gate
-        from ..gate.seams import API, API_PARTS, SEAMS
+        from ..gate.seams import SEAMS
         from .judged import leave
 
-        seam = API_PARTS[name]
-        reason = gate.put_in(seam, module)
+        reason = gate.put_in(SEAMS[name], module)
         if reason is None:
             return
-        if not gate.is_taken(seam):  # what is taken is reported when it serves: `started`
-            report({name: False}, API)
+        is_left = not gate.used[name]
+        if is_left:  # what is taken is reported when it serves: `started`
+            report({name: False})
         has_own = getattr(module, "__name__", "") in SEAMS["api chunks"].modules  # its classes are its own
-        if has_own or not gate.is_taken(seam):  # one class may be seen in several modules
-            leave(seam.name, reason)
+        if has_own or is_left:  # one class may be seen in several modules
+            leave(name, reason)
     except Exception:
-        logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
+        logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own part: {name}")
 
 
 def install(module: Any) -> Callable[[], None]:
@@ -68,7 +68,6 @@ def install(module: Any) -> Callable[[], None]:
     from ..events.log import api_log
     from ..gate import replacements
     from ..gate.judgements import gate
-    from ..gate.seams import SEAMS
     from ..loading import is_serving
     from .text.joined_results import announce_or_withdraw
     from .text.views import why_not_joined
@@ -84,7 +83,7 @@ def install(module: Any) -> Callable[[], None]:
         outcome = stock(client, *arguments, **options)
         try:
             if is_serving():
-                if gate.is_taken(SEAMS["api watchdog"]):
+                if gate.used.get("api watchdog"):
                     watch(client)
                 started()
                 announce_or_withdraw(client, why_not_joined)
@@ -107,7 +106,7 @@ def started() -> None:
     for name, seam in API_PARTS.items():
         if seam.is_program and seam.module == program:
             _put_in(name, main)
-    report({name: gate.is_taken(seam) for name, seam in API_PARTS.items()}, API)
+    report({name: gate.used.get(name, False) for name in API_PARTS})
     report_known(API)
 
 

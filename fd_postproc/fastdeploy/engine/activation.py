@@ -31,7 +31,7 @@ from ..events.gauges import export, export_active, report, set_unreadable_aside
 from ..events.log import warn
 from ..gate.contract import contract_gap
 from ..gate.judgements import gate
-from ..gate.seams import ASIDE_COST, ENGINE
+from ..gate.seams import ASIDE_COST
 from .delivery.delivery import Delivery
 from .delivery.wake_up import WakeUp
 
@@ -192,7 +192,7 @@ def _take_way_out(processor: Any, plan: Any, log: Any) -> None:
         delivery.begin()
         wake_up.begin()
         taken = {"sending": delivery.is_installed, "wake-up": wake_up.is_installed}
-        report(taken, ENGINE)
+        report(taken)
         inside = ", ".join(name for name, is_in in taken.items() if is_in)
         log.info(f"fd_postproc: active beside FastDeploy's own token processor: {inside or 'nothing'}")
     except Exception as error:

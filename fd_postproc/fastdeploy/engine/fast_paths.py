@@ -61,5 +61,5 @@ def report_taken(processor: Host) -> None:
     log = processor.fd.llm_logger
     text = text_of(taken, gate.why_left(taken))
     (log.info if all(taken.values()) else log.warning)(f"fd_postproc: {text}")
-    report(taken, ENGINE)
+    report(taken)
     report_known(ENGINE)

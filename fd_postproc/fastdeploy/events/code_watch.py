@@ -58,7 +58,7 @@ class CodeWatch:
             texts.append(text)
             self._log.error(f"fd_postproc: {text}")
             export("known", "side", self._side, False)
-            if seam != "token processor":
+            if SEAMS[seam].has_path:
                 export("fast_path", "path", seam, False)
         return texts
 

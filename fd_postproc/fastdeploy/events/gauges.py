@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from ...support.process_stat import KnownProcess
 from ..gate.judgements import gate
-from ..gate.seams import ENGINE
+from ..gate.seams import SEAMS
 
 
 class _About(NamedTuple):
@@ -170,12 +170,14 @@ def export_active(side: str, active: bool) -> None:
     export("active", "side", side, active)
 
 
-def report(taken: dict[str, bool], side: str) -> None:
-    """Set the gauges of fast paths, by their names without the side's."""
-    prefix = "" if side == ENGINE else f"{side} "
-    for name, is_on in taken.items():
-        gate.note_used(side, name, is_on)
-        export("fast_path", "path", prefix + name, is_on)
+def report(used: dict[str, bool]) -> None:
+    """Note of seams whether ours is used, and set their gauges."""
+    for name, is_used in used.items():
+        gate.used[name] = is_used
+        if SEAMS[name].has_path:
+            export("fast_path", "path", name, is_used)
+        else:
+            export_active(SEAMS[name].side, is_used)
 
 
 def sweep() -> None:

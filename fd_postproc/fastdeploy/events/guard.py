@@ -12,16 +12,13 @@ from typing import Any
 
 from ..gate.seams import SEAMS
 from .counters import count
-from .gauges import export_active, report
+from .gauges import report
 from .log import fastdeploy_log
 
 MOST_IN_A_ROW = 3
 """Failures in a row after which a seam is FastDeploy's for good."""
 
 _MOST_KINDS = 16  # of exceptions that are logged by one guard
-
-_WITHOUT_PATH = ("token processor", "api chunks", "save ops", "streams")
-"""Seams whose gauge is ``fd_postproc_active`` of their side."""
 
 
 class Guard:
@@ -89,7 +86,4 @@ class Guard:
                 f"fd_postproc: {seam.name} failed {self.in_a_row} times in a row: FastDeploy's own is used "
                 "from now on, until the process is started again"
             )
-            if seam.name in _WITHOUT_PATH:
-                export_active(seam.side, False)
-            else:
-                report({seam.name.removeprefix("api "): False}, seam.side)
+            report({seam.name: False})

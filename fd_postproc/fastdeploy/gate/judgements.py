@@ -85,12 +85,14 @@ class Judgement(NamedTuple):
 
 
 class Gate:
-    """What a process has found out of FastDeploy's code, and what it uses there: `gate` is the only one."""
+    """What a process has found out of FastDeploy's code, and what it uses there: `gate` is the only one.
+
+    `used` is set by `put_in`, and by `events.gauges.report` where a side has started or ours has failed.
+    """
 
     def __init__(self) -> None:
         self._judgements: dict[tuple[str, str, str], Judgement] = {}
-        self._taken: set[str] = set()
-        self._off: dict[tuple[str, str], bool] = {}  # by side and path: whether it has been left
+        self.used: dict[str, bool] = {}  # by seam: whether ours is used, as far as is known yet
 
     @functools.cached_property
     def record(self) -> dict[str, Record]:
@@ -125,13 +127,12 @@ class Gate:
 
     def why_left(self, taken: dict[str, bool]) -> dict[str, str]:
         """Why paths are left to FastDeploy, by name: which of its functions has new code, and where."""
-        place = {one.row.name: one.place for one in self._judgements.values()}
-        left = [name for name, is_on in taken.items() if not is_on]
-        reasons = {name: self.judge(name, place.get(name)).reason for name in left}
-        return {name: reason for name, reason in reasons.items() if reason}
+        judged = [(one.row.name, one.verdict.reason) for one in self._judgements.values()]
+        return {name: reason for name, reason in judged if reason and not taken.get(name, True)}
 
     def put_in(self, row: Seam, module: Any) -> str | None:
         """Install our object in one of a row's modules whose code is known; return why FastDeploy's stays."""
+        self.used.setdefault(row.name, False)  # another of its modules may have ours
         reason = self.judge(row.name, module).reason
         if reason:
             return reason
@@ -139,38 +140,26 @@ class Gate:
             row.maker()(module)
         except (NotPlain, AttributeError, KeyError) as refusal:
             return str(refusal) or type(refusal).__name__
-        self._taken.add(row.name)
+        self.used[row.name] = True
         return None
-
-    def is_taken(self, row: Seam) -> bool:
-        """Whether `put_in` has found a module of FastDeploy's that accepts our object."""
-        return row.name in self._taken
-
-    def is_used(self, row: Seam) -> bool:
-        """Whether ours is used here, as far as `note_used` knows."""
-        return not self._off.get((row.side, row.name.removeprefix("api ")), False)
-
-    def note_used(self, side: str, name: str, is_used: bool) -> None:
-        """Note whether a fast path, by its name without the side's, is ours."""
-        self._off[side, name] = not is_used
 
     def changes(self, side: str, **objects: Any) -> dict[str, list[NewCode]]:
         """What was wrapped or replaced since `judge` found it known, by seam.
 
-        Seams are the `side`'s of which ours is used.  In `objects` are FastDeploy's objects by seam, on which
+        Seams are the `side`'s that are not left.  In `objects` are FastDeploy's objects by seam, on which
         methods may be set.
         """
         found: dict[str, list[NewCode]] = {}
         for held in list(self._judgements.values()):
             row = held.row
-            if row.side == side and self.is_used(row) and not held.verdict.unknown:
+            if row.side == side and self.used.get(row.name, True) and not held.verdict.unknown:
                 now = [*functions_of(row, held.place, held.known)]
                 if not held.is_of(_what_runs(now)):
                     unknown = compared(now, held.known, row.facts, held.without).unknown
                     found.setdefault(row.name, []).extend(unknown)
         for seam, one in objects.items():
             set_here = getattr(one, "__dict__", {})
-            for name in SEAMS[seam].functions if self.is_used(SEAMS[seam]) else ():
+            for name in SEAMS[seam].functions if self.used.get(seam, True) else ():
                 attribute = name.rpartition(".")[2]
                 if attribute in set_here and not is_ours(set_here[attribute]):
                     by, file, line = place_of(set_here[attribute])
@@ -180,10 +169,8 @@ class Gate:
 
     def is_wrapped(self, side: str) -> bool:
         """Whether a wrapper of another program's, or other data, is why a seam of a side is not ours."""
-        return any(
-            one.row.side == side and not self.is_taken(one.row) and any(e.change for e in one.verdict.unknown)
-            for one in self._judgements.values()
-        )
+        left = (one for one in self._judgements.values() if not self.used.get(one.row.name, False))
+        return any(one.row.side == side and any(e.change for e in one.verdict.unknown) for one in left)
 
 
 def _what_runs(found: Iterable[tuple[str, Any]]) -> list[Any]:

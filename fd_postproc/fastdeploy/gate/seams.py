@@ -45,6 +45,7 @@ class Seam:
     """Functions that are checked again at each call, so that a later wrapper still runs."""
     facts: tuple[str, ...] = ()
     """What versions with different statements do differently: attributes that our class needs."""
+    has_path: bool = True  # whether it has that gauge; otherwise ``fd_postproc_active`` of its side is its
     is_program: bool = False  # whether its module reads the command line and loads a model when imported
 
     @property
@@ -162,6 +163,7 @@ _ROWS = (
             "aborts_itself",  # an aborted request ends with a result of this class's (before 2.6)
             "completes_prefills",  # a prefilled request counts as completed (since 2.6)
         ),
+        has_path=False,
     ),
     Seam(
         "dictionaries",
@@ -297,6 +299,7 @@ _ROWS = (
             ),
             "input.base_processor:BaseTextProcessor.process_response_dict",
         ),
+        has_path=False,
     ),
     Seam(
         "api answers",
@@ -429,6 +432,7 @@ _ROWS = (
         "worker.entry:replace_save_ops",
         "a step is one small message, and no kernel limit has to be raised",
         "FastDeploy's op sends, if nothing was sent; over ZeroMQ the worker ends with the exception",
+        has_path=False,
     ),
     Seam(
         "streams",
@@ -443,13 +447,12 @@ _ROWS = (
             *(f"worker.output:LogprobsTensors.{name}" for name in ("slice_rows", "tolists")),
             "output.stream_transfer_data:StreamTransferData.__post_init__",
         ),
+        has_path=False,
     ),
 )
 
 SEAMS = {row.name: row for row in _ROWS}
 """All seams by name."""
 
-API_PARTS = {
-    row.name.removeprefix("api "): row for row in _ROWS if row.side == API and row.name != "api chunks"
-}
-"""The API side's seams besides chunks, without ``api``, in the order of their installation."""
+API_PARTS = {row.name: row for row in _ROWS if row.side == API and row.has_path}
+"""The API side's seams besides chunks, in the order of their installation."""

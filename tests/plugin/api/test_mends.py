@@ -351,7 +351,7 @@ def parsing_fails(processor):
 def test_who_falls_back_takes_no_joined_results_any_more(fails, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
     monkeypatch.setattr(joined_results, "_are_expected", False)
-    monkeypatch.setattr(gate, "_off", {})
+    monkeypatch.setattr(gate, "used", {})
     path = f"/dev/shm/response_{random.randrange(1 << 40)}_w2.pull"
     client = SimpleNamespace(
         data_processor=install()(Thinks, None), connection_manager=SimpleNamespace(pull_ipc_path=path)

@@ -12,8 +12,8 @@ from fd_postproc.doctor import Finding, Scope
 from fd_postproc.fastdeploy.api import entry, judged, watchdog
 from fd_postproc.fastdeploy.events import gauges, guard
 from fd_postproc.fastdeploy.gate.judgements import gate
-from fd_postproc.fastdeploy.gate.seams import API, SEAMS
 from fd_postproc.fastdeploy.gate.seams import API_PARTS as PARTS
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 from tests.lib.rows import each
 
 OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
@@ -30,34 +30,47 @@ def test_a_module_of_another_kind_keeps_its_own(name):
 
 def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     pytest.importorskip("prometheus_client")
-    monkeypatch.setattr(gate, "_taken", set())
+    monkeypatch.setattr(gate, "used", {})
     monkeypatch.setattr(judged, "api_log", logging.getLogger)
     with caplog.at_level(logging.INFO):
         for _ in range(2):  # as two modules that have the same class
-            entry._put_in("unpacking", OTHER)
-        judged.leave("api unpacking", gate.put_in(PARTS["unpacking"], OTHER))  # as a stream's
+            entry._put_in("api unpacking", OTHER)
+        judged.leave("api unpacking", gate.put_in(PARTS["api unpacking"], OTHER))  # as a stream's
     assert caplog.text.count("leaves api unpacking to FastDeploy: ") == 1
-    assert gauge("unpacking") == 0
+    assert gauge("api unpacking") == 0
 
 
-def gauge(name):
+def gauge(name, metric="fast_path", label="path"):
     from prometheus_client import REGISTRY
 
-    return REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": f"api {name}"})
+    return REGISTRY.get_sample_value(f"fd_postproc_{metric}", {label: name})
 
 
-@each("name", ["unpacking", "detokenising"])
+@each("name", ["api unpacking", "api detokenising"])
 @pytest.mark.falls_back
 def test_a_part_that_is_off_after_failures_is_no_taken_path(name, monkeypatch):
     pytest.importorskip("prometheus_client")
-    monkeypatch.setattr(gate, "_off", {})
-    monkeypatch.setattr(gate, "_taken", {f"api {name}"})
-    gauges.report({name: True}, API)
-    assert (gauge(name), gate.is_used(PARTS[name])) == (1, True)
-    one = guard.Guard(f"api {name}", logging.getLogger)
+    monkeypatch.setattr(gate, "used", {})
+    gauges.report({name: True})
+    assert (gauge(name), gate.used) == (1, {name: True})
+    one = guard.Guard(name, logging.getLogger)
     for _ in range(guard.MOST_IN_A_ROW):
         one.failed(ValueError("planted"))
-    assert (gauge(name), gate.is_used(PARTS[name])) == (0, False)
+    assert (gauge(name), gate.used) == (0, {name: False})
+    entry.started()  # a client connects again
+    assert gauge(name) == 0
+
+
+@pytest.mark.falls_back
+def test_chunks_that_are_off_after_failures_are_an_inactive_side(monkeypatch):
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(gate, "used", {})
+    gauges.report({"api chunks": True})
+    assert gauge("api", "active", "side") == 1
+    one = guard.Guard("api chunks", logging.getLogger)
+    for _ in range(guard.MOST_IN_A_ROW):
+        one.failed(ValueError("planted"))
+    assert (gauge("api", "active", "side"), gauge("api chunks")) == (0, None)
 
 
 def engine_client():
@@ -76,8 +89,7 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     main.__spec__ = SimpleNamespace(name=PARTS[programs[0]].module)
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(judged, "api_log", lambda: logging.getLogger("fd_postproc"))
-    taken = {seam.name for seam in PARTS.values() if not seam.is_program}
-    monkeypatch.setattr(gate, "_taken", taken)
+    monkeypatch.setattr(gate, "used", {name: not seam.is_program for name, seam in PARTS.items()})
     put_in, watched = [], []
     monkeypatch.setattr(watchdog, "watch", watched.append)
     monkeypatch.setattr(gate, "put_in", lambda seam, one: put_in.append((seam, one)) or "another kind")

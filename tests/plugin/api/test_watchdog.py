@@ -268,7 +268,7 @@ async def add_requests(client, task):
 
 
 def test_a_client_outside_of_a_loop_is_not_watched(tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "_taken", {"api watchdog"})
+    monkeypatch.setitem(gate.used, "api watchdog", True)
     module = SimpleNamespace(EngineClient=engine_client(str(tmp_path / "x")), ParameterError=ParameterError)
     entry.install(module)
     client = module.EngineClient()
