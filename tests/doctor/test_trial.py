@@ -71,7 +71,7 @@ def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch, batches)
 
 PLUGGED = """
 import contextlib, io, runpy
-from fd_postproc.fastdeploy import loading
+from fd_postproc.fastdeploy.gate import loading
 from fd_postproc.fastdeploy.api import entry
 loading.when_loaded("fastdeploy", lambda _: entry.register())
 said = io.StringIO()

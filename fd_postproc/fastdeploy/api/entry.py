@@ -27,7 +27,7 @@ def register() -> None:
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
             return
-        from ..loading import when_loaded
+        from ..gate.loading import when_loaded
         from ..gate.seams import API_PARTS, SEAMS
 
         for name in SEAMS["api chunks"].modules:
@@ -68,7 +68,7 @@ def install(module: Any) -> Callable[[], None]:
     from ..events.log import api_log
     from ..gate import replacements
     from ..gate.judgements import gate
-    from ..loading import is_serving
+    from ..gate.loading import is_serving
     from .text.joined_results import announce_or_withdraw
     from .text.views import why_not_joined
     from .watchdog import watch

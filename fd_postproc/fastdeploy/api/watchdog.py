@@ -20,8 +20,8 @@ from ..events.gauges import export, sweep
 from ..events.guard import Guard
 from ..events.log import api_log
 from ..gate import called, replacements
+from ..gate.loading import when_loaded
 from ..gate.seams import API, NotPlain
-from ..loading import when_loaded
 from .connections import RequestMap
 from .dispatcher import down_dispatcher
 from .engine_process import NoEngine, Unnumbered, listener, socket_file

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import loading
 from fd_postproc.fastdeploy.api import activation, entry, streams
 from fd_postproc.fastdeploy.api.activation import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.events import counters
+from fd_postproc.fastdeploy.gate import loading
 from tests.lib.rows import each
 
 msgpack = pytest.importorskip("msgpack")

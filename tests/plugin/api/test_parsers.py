@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import loading
 from fd_postproc.fastdeploy.api import entry
 from fd_postproc.fastdeploy.api.text import detokenising, parsers, views, ways
 from fd_postproc.fastdeploy.api.text.answer_text import AnswerText
 from fd_postproc.fastdeploy.api.text.answers import answers_of
 from fd_postproc.fastdeploy.api.text.excerpt import Excerpt
 from fd_postproc.fastdeploy.events.counters import forget, noted
+from fd_postproc.fastdeploy.gate import loading
 from fd_postproc.fastdeploy.gate.seams import API_PARTS, SEAMS
 from tests.lib import restated_parsers
 from tests.lib.fakes import TwoOfThree

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...gate import replacements
+from ...gate.loading import is_serving
 from ...gate.seams import NotPlain
-from ...loading import is_serving
 from .answers import Answers, keep
 
 METHOD = "ids2tokens"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fd_postproc.fastdeploy import loading
+from fd_postproc.fastdeploy.gate import loading
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_after_the_import_once_in_order_and_at_once_if_it_is_there(module):
 
 
 def test_while_it_is_imported_it_is_not_yet_there(module, tmp_path):
-    text = "from fd_postproc.fastdeploy import loading\n"
+    text = "from fd_postproc.fastdeploy.gate import loading\n"
     text += "loading.when_loaded(__name__, lambda loaded: loaded.SEEN.append(5))\nSEEN = []\n"
     (tmp_path / f"{module}.py").write_text(text)
     loading.when_loaded(module, lambda loaded: loaded.SEEN.append(4))
