@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .. import queues
 from ..errors import QueueError
-from ..support.process_stat import process_name, process_stat
+from ..support.process_stat import has_ended, process_name
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,8 @@ def last_user(pid: int, used_at: int) -> User:
         return User(0, 0, "nobody")
     if not pid:
         return User(0, used_at, "elsewhere")
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    if has_ended(pid):
         return User(pid, used_at, "dead")
-    except PermissionError:
-        pass  # another user's, but it exists
-    try:
-        fields = process_stat(pid)
-        if fields[0] in "ZX" and int(fields[17]) <= 1:  # the state, and the number of threads
-            return User(pid, used_at, "dead")
-    except (OSError, IndexError):  # /proc may hide other users' processes
-        pass
     return User(pid, used_at, "alive", process_name(pid, "?") or "?")
 
 

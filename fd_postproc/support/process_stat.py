@@ -95,14 +95,28 @@ class KnownProcess:
             if observer != self.observer:
                 fields = process_stat(self.pid)
                 self.start, self.observer = int(fields[_START]), observer
-            return int(fields[_START]) == self.start and not _has_ended(fields)
+            return int(fields[_START]) == self.start and not _is_dead(fields)
         except (FileNotFoundError, ProcessLookupError):
             return False
         except (OSError, IndexError, ValueError):
             return True
 
 
-def _has_ended(fields: list[str]) -> bool:
+def has_ended(pid: int) -> bool:
+    """Whether no living process of this PID namespace has a number; no, where that cannot be found out."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # another user's, which exists; or no number of a process
+        pass
+    try:
+        return _is_dead(process_stat(pid))
+    except (OSError, IndexError, ValueError):  # /proc hides it
+        return False
+
+
+def _is_dead(fields: list[str]) -> bool:
     """Whether all threads of a process are zombies; the first thread may end before the others."""
     return fields[_STATE] in ("X", "x") or (fields[_STATE] == "Z" and int(fields[_THREADS]) <= 1)
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ...support.process_stat import KnownProcess
+from ...support.process_stat import has_ended
 from ..gate.judgements import gate
 from ..gate.seams import SEAMS
 
@@ -219,7 +219,7 @@ def _moved_aside(path: str) -> str:
     of = _OF_PROCESS.fullmatch(name)
     if of is None:
         stays = "its name is not one of prometheus_client's"
-    elif not _has_ended(int(of[1])):
+    elif not has_ended(int(of[1])):
         stays = f"process {of[1]} lives"
     else:
         try:
@@ -243,17 +243,6 @@ def _why_unreadable(path: str) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether no process of this PID namespace has a number; one that has ended may still have its own."""
-    try:
-        os.kill(pid, 0)
-        return not KnownProcess.of(pid).is_alive()
-    except ProcessLookupError:
-        return True
-    except (OSError, IndexError, OverflowError):  # another user's, or one that /proc hides
-        return False
 
 
 def _registered() -> _Samples:
