@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         metavar="FILE",
-        help="also write what a bug report needs, as JSON: versions, shapes, reasons; no user data; "
+        help="also write what a bug report needs, as JSON: versions and reasons; no user data; "
         "- prints it, and nothing else",
     )
     parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")

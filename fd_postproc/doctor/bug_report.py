@@ -1,4 +1,4 @@
-"""What a bug report needs: versions, shapes, reasons; no user data, no text of sources."""
+"""What a bug report needs: versions and reasons; no user data, no text of sources."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
             for one in shown
         ],
         "trial": {name: data[name] for name in kept if name in data},
-        "shapes": data.get("shapes", {}),
     }
 
 

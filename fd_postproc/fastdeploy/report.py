@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import json
 import os
 import sys
@@ -27,8 +26,7 @@ MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 def report() -> dict[str, Any]:
     """Report what an engine and an API server that start here would do, or an ``"error"``.
 
-    ``"loaded"`` is the name of the class that FastDeploy's own loader gives, empty for none, and ``"shapes"``
-    has names of FastDeploy's classes only.
+    ``"loaded"`` is the name of the class that FastDeploy's own loader gives, empty for none.
     """
     try:
         module = import_fastdeploy()
@@ -43,8 +41,7 @@ def report() -> dict[str, Any]:
         "loaded": _loaded(),
         "fast_paths": taken,
         "why_left": gate.why_left(taken),
-        "versions": _versions(module),
-        "shapes": _shapes(module),
+        "versions": _versions(),
         "api": _api(),
         "api_left": _api_left(module.envs),
         "worker": _worker(),
@@ -107,7 +104,7 @@ LIBRARIES = (
 """Distributions whose versions are reported: the replaced code works with them."""
 
 
-def _versions(module: Any) -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Versions of Python, this package, FastDeploy and its libraries."""
     versions = {"python": sys.version.split()[0], "fd_postproc": __version__}
     versions["fastdeploy (module)"] = str(getattr(sys.modules.get("fastdeploy"), "__version__", "unknown"))
@@ -117,27 +114,6 @@ def _versions(module: Any) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
-
-
-_SHAPED = (
-    *("Request", "RequestOutput", "CompletionOutput", "RequestMetrics", "LogprobsLists", "TokenProcessor"),
-)
-
-
-def _shapes(module: Any) -> dict[str, Any]:
-    """Parameters and methods of FastDeploy's classes."""
-    shapes: dict[str, Any] = {}
-    for name in _SHAPED:
-        cls = getattr(module, name, None)
-        if not isinstance(cls, type):
-            continue
-        try:
-            parameters = list(inspect.signature(cls).parameters)
-        except (TypeError, ValueError):
-            parameters = []
-        methods = sorted(one for one, value in vars(cls).items() if callable(value))
-        shapes[name] = {"parameters": parameters, "methods": methods}
-    return shapes
 
 
 def _api() -> dict[str, Any]:
