@@ -74,7 +74,7 @@ PAGE = """
 import json, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import REGISTRY, Counter, Gauge, generate_latest
-from fd_postproc.fastdeploy.events import counters, gauges, totals
+from fd_postproc.fastdeploy.events import counters, gauges
 
 class Page(BaseHTTPRequestHandler):
     def do_GET(self):  # plain text always, as FastDeploy's; in OpenMetrics a name loses its colon
@@ -85,7 +85,7 @@ class Page(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-rising = [counters.counter(*one) for one in totals.NAMES.items()]
+rising = [counters.counter(name) for name in counters.TOTALS]
 for name in json.loads(sys.argv[1]):
     rising.append((Counter if name.endswith("_total") else Gauge)(name, "one of FastDeploy's"))
 for name in gauges.ABOUT:

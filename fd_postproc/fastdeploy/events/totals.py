@@ -10,30 +10,9 @@ from typing import Any
 from ..._core import TROUBLES, Receiver
 from ...ops.log_throttle import Complaints, frames_text
 from ...support.environment import LOG_STATS
-from .counters import counter
+from .counters import TOTALS, counter
 
 EXPORT_S = 5.0  # seconds between two updates of what is exported
-NAMES = {
-    "steps": "Decode steps that were processed",
-    "results": "Results that were made",
-    "malformed": "Messages that were refused",
-    "corrupt": "Messages of these that were compact frames with a wrong checksum",
-    "foreign": "Messages of these that were compact frames of another service",
-    "incomplete": "Compact frames that never became whole",
-    "missing": "Compact frames that did not come between others, incomplete and refused ones among them",
-    "doubled": "Compact frames whose number had come already",
-    "reordered": "Compact frames that came after later ones of their sender",
-    "stale": "Messages of an earlier run that were dropped",
-    "lost_steps": "Steps that were lost to an exception",
-    "undelivered": "Results that could not be put into the scheduler, by its own method either",
-    "failed_requests": "Requests that ended with an error of the token processor",
-    "unpaired_drafts": "Results that were sent without draft log-probabilities: none came in time",
-    "api_process_gone_requests": "Requests that nobody reads, because their API process was gone",
-    "receive_seconds": "Time to receive and decode steps, and between steps, waiting included",
-    "wait_seconds": "Time of it that was waiting for the worker",
-    "build_seconds": "Time to make results, waiting for sampling masks included",
-    "put_seconds": "Time to deliver results to the scheduler",
-}
 RECEIVED = ("wait_seconds", "corrupt", "foreign", *TROUBLES)
 """Totals that a `Receiver` counts."""
 STAGES = ("steps", "results", "receive_seconds", "build_seconds", "put_seconds")
@@ -97,7 +76,7 @@ class Counters:
         received, stages = self.received(), self.stages
         return {
             name: received[name] if name in received else getattr(stages if name in STAGES else self, name)
-            for name in NAMES
+            for name in TOTALS
         }
 
     def line(self) -> str:
@@ -122,12 +101,12 @@ class Reports:
     ``FD_POSTPROC_LOG_STATS`` seconds, if that is set.
     """
 
-    def __init__(self, counters: Counters, logger: Any) -> None:
+    def __init__(self, counters: Counters, logger: Any, complaints: Complaints) -> None:
         self._counters, self._logger, self._due = counters, logger, 0.0
-        self._metrics = {name: made for name, text in NAMES.items() if (made := counter(name, text))}
+        self._complaints = complaints
+        self._metrics = {name: made for name in TOTALS if (made := counter(name))}
         self._told = dict.fromkeys(self._metrics, 0.0)
         self._troubles: dict[str, int | float] = dict.fromkeys(TROUBLES, 0)  # that were reported
-        self._complaints = Complaints(lambda text: logger.error(f"fd_postproc: {text}"))
         try:
             self._log_period = LOG_STATS.value
         except ValueError as error:
@@ -153,7 +132,6 @@ class Reports:
             if receiver is not None and count > 0:
                 self._complaints.tell(trouble, partial(frames_text, trouble, receiver), count)
             self._troubles[trouble] = received[trouble]
-        self._complaints.flush()
 
     def move_forward(self) -> None:
         """Set the exported counters to the totals."""

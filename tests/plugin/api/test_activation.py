@@ -142,7 +142,7 @@ def test_nothing_that_goes_wrong_keeps_fastdeploy_from_starting(load, monkeypatc
 def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
     counted = []
     metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda _: counted.append(reason)))
-    monkeypatch.setattr(counters, "counter", lambda name, text, label: metric)
+    monkeypatch.setattr(counters, "counter", lambda name: metric)
     entry.register()
     load(name)
     assert counted == []
@@ -159,10 +159,10 @@ def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
 
 def test_the_counter_is_prometheus_or_nothing(monkeypatch):
     monkeypatch.setattr(counters, "_made", {})
-    of_a_test = ("of_a_test", "What a test counts", "reason")
-    made = counters.counter(*of_a_test)
-    assert made is counters.counter(*of_a_test)
+    monkeypatch.setitem(counters.LABELLED, "of_a_test", ("reason", "What a test counts"))
+    made = counters.counter("of_a_test")
+    assert made is counters.counter("of_a_test")
     made.labels("x").inc()
     assert made.labels("x")._value.get() == 1
     monkeypatch.setattr(counters, "_made", {})  # the name is taken now
-    assert counters.counter(*of_a_test) is None
+    assert counters.counter("of_a_test") is None

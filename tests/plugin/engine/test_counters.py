@@ -10,13 +10,14 @@ from unittest import mock
 import pytest
 
 from fd_postproc.fastdeploy.engine.results._results import Stages
-from fd_postproc.fastdeploy.events.totals import (
-    EXPORT_S,
-    RECEIVED,
-    Counters,
-    Reports,
-)
+from fd_postproc.fastdeploy.events.totals import EXPORT_S, RECEIVED, Counters, Reports
+from fd_postproc.ops.log_throttle import Complaints
 from tests.lib.rows import each
+
+
+def reports_of(totals):
+    log = logging.getLogger("test")
+    return Reports(totals, log, Complaints(log.error))
 
 
 def test_each_stage_has_its_time():
@@ -52,7 +53,7 @@ def test_waiting_for_a_queue_that_is_gone_is_not_forgotten():
 
 def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
     totals = Counters(Stages())
-    reports = Reports(totals, logging.getLogger("test"))
+    reports = reports_of(totals)
     totals.follow(SimpleNamespace(stats=dict.fromkeys(RECEIVED, 0), msqid=7, channel="spec"))
     for incomplete in range(0, 300, 3):
         totals.receiver.stats["incomplete"] = incomplete
@@ -65,7 +66,7 @@ def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
 def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
     caplog.clear()
     totals = Counters(Stages())
-    reports = Reports(totals, logging.getLogger("test"))
+    reports = reports_of(totals)
     one = {"frames": 1200, "next": 1203, "missing": 0, "doubled": 0, "reordered": 0, trouble: 3}
     quiet = dict.fromkeys(one, 0)
     totals.follow(
@@ -91,7 +92,7 @@ def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
 def test_exported_counters_follow_once_in_a_period():
     prometheus = pytest.importorskip("prometheus_client")
     totals = Counters(Stages())
-    reports = Reports(totals, logging.getLogger("test"))
+    reports = reports_of(totals)
     reports.refresh(100.0)
     before = prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total")
     for _ in range(3):
@@ -104,9 +105,8 @@ def test_exported_counters_follow_once_in_a_period():
 
 def test_the_log_gets_a_line_when_it_is_time(monkeypatch, caplog):
     monkeypatch.setenv("FD_POSTPROC_LOG_STATS", "60")
-    logger = logging.getLogger("test")
     caplog.set_level(logging.INFO, "test")
-    reports, now = Reports(Counters(Stages()), logger), time.monotonic()
+    reports, now = reports_of(Counters(Stages())), time.monotonic()
     reports.refresh(now)
     assert caplog.messages == []
     reports.refresh(now + 60)
@@ -120,12 +120,12 @@ def test_counters_that_cannot_be_made_are_left_out(monkeypatch):
     duplicated = itertools.repeat(ValueError("Duplicated timeseries"))
     made = itertools.chain([mock.Mock(), mock.Mock()], duplicated)
     monkeypatch.setattr(prometheus, "Counter", mock.Mock(side_effect=made))
-    Reports(Counters(Stages()), logging.getLogger("test")).refresh(1.0)
+    reports_of(Counters(Stages())).refresh(1.0)
 
 
 @each("text", ["often", "0", "-1", "nan"])
 def test_a_bad_period_is_logged_and_does_no_harm(text, monkeypatch, caplog):
     monkeypatch.setenv("FD_POSTPROC_LOG_STATS", text)
-    reports = Reports(Counters(Stages()), logging.getLogger("test"))
+    reports = reports_of(Counters(Stages()))
     assert f"FD_POSTPROC_LOG_STATS={text!r}" in caplog.text
     assert reports._log_period == math.inf

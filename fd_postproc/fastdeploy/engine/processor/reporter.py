@@ -28,7 +28,7 @@ class Reporter:
 
     def __init__(self, journal: Journal, gauges: DraftGauges, recording: Recording, log: Any) -> None:
         self._journal, self._gauges, self._recording = journal, gauges, recording
-        self._reports = Reports(journal.counters, log)
+        self._reports = Reports(journal.counters, log, journal.complaints)
         self._news, self._end = threading.Event(), threading.Event()
         self.has_news = False
         self._looked = 0.0
