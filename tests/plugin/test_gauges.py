@@ -301,16 +301,6 @@ def test_files_of_living_processes_and_of_other_names_stay(name, folder):
     path.unlink()
 
 
-def test_a_process_that_nobody_has_waited_for_has_ended(folder):
-    child = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    path = folder / f"counter_{child.pid}.db"
-    path.write_bytes(b"")
-    assert len(set_aside()) == 1
-    assert not path.exists()
-    child.wait()
-
-
 @each("kind", ["pipe", "folder", "link"])
 def test_what_is_no_file_does_not_stop_the_engine(kind, folder, ended):
     path = folder / f"counter_{ended}.db"

@@ -439,7 +439,7 @@ _ROWS = (
         WORKER,
         (_SAVING,),
         ("_build_stream_transfer_data",),
-        "worker.stream_builder:replace_builder",
+        "worker.stream_builder:install",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
         "FastDeploy's builder makes its objects, if no piece of a long step was sent",
         (

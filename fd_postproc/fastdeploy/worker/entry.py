@@ -6,6 +6,7 @@ process before its first step (and in other processes that import the models but
 
 from __future__ import annotations
 
+import importlib
 import logging
 
 
@@ -45,14 +46,20 @@ def _activate() -> None:
 
 def _take_over_streams(log: logging.Logger) -> None:
     """Install frames for steps over ZeroMQ, where the engine reads them there."""
-    from .stream_builder import engine_reads_frames, replace_builder
+    from ..gate.judgements import gate
+    from ..gate.seams import SEAMS
+    from .stream_builder import engine_reads_frames
 
     if engine_reads_frames():
+        seam = SEAMS["streams"]
         try:
-            if replace_builder():
-                log.debug("fd_postproc: in place of FastDeploy's builder of objects")
+            reason = gate.put_in(seam, importlib.import_module(seam.module))
         except Exception as error:
-            log.warning("fd_postproc: steps over ZeroMQ are left to FastDeploy's objects: %s", error)
+            reason = str(error)
+        if reason is None:
+            log.debug("fd_postproc: in place of FastDeploy's builder of objects")
+        else:
+            log.warning("fd_postproc: steps over ZeroMQ are left to FastDeploy's objects: %s", reason)
 
 
 def replace_save_ops() -> list[str]:

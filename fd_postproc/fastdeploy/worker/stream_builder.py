@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from itertools import count
@@ -17,11 +16,9 @@ from ..events.gauges import export_active
 from ..events.guard import Guard
 from ..events.log import fastdeploy_log
 from ..gate import replacements
-from ..gate.judgements import gate
 from ..stream_frames import Content, packed
 from .split_frames import FramePiece, Runner, cut
 
-MODULE = "fastdeploy.model_executor.pre_and_post_process"
 NAME = "_build_stream_transfer_data"
 
 
@@ -165,18 +162,9 @@ class StreamBuilder:
             fastdeploy_log().warning("fd_postproc: a step is left to FastDeploy's own objects: %s", why)
 
 
-def replace_builder() -> bool:
-    """Install our builder in FastDeploy's module and importers; return whether it is."""
-    module = importlib.import_module(MODULE)
-    original = getattr(module, NAME, None)
-    if not callable(original) or isinstance(original, StreamBuilder):
-        return False
-    reason = gate.judge("streams", module).reason
-    if reason:
-        fastdeploy_log().warning(
-            "fd_postproc: steps over ZeroMQ are left to FastDeploy's objects: %s", reason
-        )
-        return False
-    ours = StreamBuilder(original)
-    replacements.install("streams", *replacements.everywhere((NAME, original, ours)))
-    return True
+def install(module: Any) -> None:
+    """Install our builder in FastDeploy's module and importers, once."""
+    original = getattr(module, NAME)
+    if not isinstance(original, StreamBuilder):
+        ours = StreamBuilder(original)
+        replacements.install("streams", *replacements.everywhere((NAME, original, ours)))

@@ -360,6 +360,11 @@ def test_the_builder_takes_fastdeploys_place_for_a_peer_only(monkeypatch):
     entry._take_over_streams(log)
     assert module._build_stream_transfer_data is stock
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
+    gate = imported("fd_postproc.fastdeploy.gate.judgements").gate
+    with monkeypatch.context() as new_code:
+        new_code.setattr(gate, "record", {})
+        entry._take_over_streams(log)
+        assert module._build_stream_transfer_data is stock
     try:
         entry._take_over_streams(log)
         assert module._build_stream_transfer_data.original is stock
