@@ -10,7 +10,7 @@ import inspect
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import sysv_ipc
@@ -18,6 +18,7 @@ import sysv_ipc
 from ..core.layout import Channel
 from ..queues import CHANNEL_PATHS, not_made, queue_key
 
+_ID = "INFERENCE_MSG_QUEUE_ID"
 _tried: set[int] = set()  # ids that ops of this process were asked for
 
 # The packed dialects put the number of columns above these bits of a header word.
@@ -98,14 +99,19 @@ def _asks_for_our_key(get_output_ep: Callable[..., Any]) -> bool:
     paddle, numpy = importlib.import_module("paddle"), importlib.import_module("numpy")
     tensor = paddle.to_tensor(numpy.full((514, 1), 2, numpy.int64), place=paddle.CPUPlace())
     queue_id, ours, others = _unused_id()
-    with _environment("INFERENCE_MSG_QUEUE_ID", str(queue_id)):
-        try:
-            get_output_ep(tensor, 0, False)
-            return _exists(ours)
-        finally:
-            for key in (ours, *others):
-                with contextlib.suppress(sysv_ipc.Error):
-                    sysv_ipc.MessageQueue(key).remove()
+    before = os.environ.get(_ID)
+    os.environ[_ID] = str(queue_id)
+    try:
+        get_output_ep(tensor, 0, False)
+        return _exists(ours)
+    finally:
+        if before is None:
+            del os.environ[_ID]
+        else:
+            os.environ[_ID] = before
+        for key in (ours, *others):
+            with contextlib.suppress(sysv_ipc.Error):
+                sysv_ipc.MessageQueue(key).remove()
 
 
 def _unused_id() -> tuple[int, int, list[int]]:
@@ -133,16 +139,3 @@ def _exists(key: int) -> bool:
     except sysv_ipc.PermissionsError:
         pass
     return True
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

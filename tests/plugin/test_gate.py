@@ -732,16 +732,13 @@ def test_a_look_keeps_no_new_objects(monkeypatch):
 
 
 @pytest.mark.framework
-def test_the_same_objects_are_compared_once(double, monkeypatch):
-    cls, compared, stock = double.scheduler__local_scheduler.LocalScheduler, [], judgements.compared
+def test_why_a_seam_is_left_is_what_was_judged(double, monkeypatch):
+    cls = double.scheduler__local_scheduler.LocalScheduler
     monkeypatch.setattr(gate, "_judgements", {})
-    monkeypatch.setattr(judgements, "compared", lambda *told: compared.append(told) or stock(*told))
-    assert gate.judge("delivery", cls) == gate.judge("delivery", cls)
-    assert len(compared) == 1
     monkeypatch.setattr(cls, "put_results", Called(cls.put_results))
-    assert "put_results" in gate.judge("delivery", cls).reason
-    assert len(compared) == 2
-    assert gate.why_left({"delivery": False}).keys() == {"delivery"}
+    reason, other = (gate.judge(name, cls).reason for name in ("delivery", "wake-up"))
+    assert "put_results" in other
+    assert gate.why_left({"delivery": False, "wake-up": True, "metrics": False}) == {"delivery": reason}
 
 
 @pytest.mark.framework

@@ -76,7 +76,6 @@ class Judgement(NamedTuple):
     known: Record
     without: tuple[str, ...]
     what_runs: list[Any]
-    code: Verdict  # of the functions alone
     verdict: Verdict
 
     def is_of(self, what_runs: list[Any]) -> bool:
@@ -117,12 +116,10 @@ class Gate:
         if row.functions and all(name in without for name, _ in found):
             lacks = NewCode(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0)
             return Verdict((lacks,), {})
-        key = seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")
-        held, of, what_runs = self._judgements.get(key), (known, (*without,)), _what_runs(found)
-        is_held = held is not None and (held.known, held.without) == of and held.is_of(what_runs)
-        code = held.code if held and is_held else compared(found, known, row.facts, without)
+        code = compared(found, known, row.facts, without)
         verdict = code._replace(unknown=(*code.unknown, *_new_data(row, known)))
-        self._judgements[key] = Judgement(row, place, *of, what_runs, code, verdict)
+        key = seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")
+        self._judgements[key] = Judgement(row, place, known, (*without,), _what_runs(found), verdict)
         return verdict
 
     def why_left(self, taken: dict[str, bool]) -> dict[str, str]:
