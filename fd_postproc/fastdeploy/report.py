@@ -118,18 +118,14 @@ def _versions() -> dict[str, str]:
 
 def _api() -> dict[str, Any]:
     """Report what an API server would do, for chat and for completions."""
-    from .api.activation import WHAT, decide
+    from .api.activation import WHAT
 
-    verdicts: dict[str, Any] = {}
-    for name, what in WHAT.items():
-        try:
-            module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
-        except BaseException as error:  # FastDeploy's imports may end the process
-            reason = f"cannot be imported: {type(error).__name__}: {error}"
-        else:
-            reason = decide(module) or ""
-        verdicts[what] = {"compatible": not reason, "reason": reason}
-    return verdicts
+    chunks = SEAMS["api chunks"]
+    reasons = [_left(chunks, module) for module in chunks.modules]
+    return {
+        what: {"compatible": not reason, "reason": reason}
+        for what, reason in zip(WHAT.values(), reasons, strict=True)
+    }
 
 
 _BATCHES = "DealerConnectionManager._dispatch_batch_responses"

@@ -1,4 +1,4 @@
-"""Decision whether the plug-in is active in a serving module, with its line in the log."""
+"""Installs our streams in a serving module, and logs whether they are used."""
 
 from __future__ import annotations
 
@@ -9,40 +9,22 @@ from ..._version import __version__
 from ..events.gauges import export_active
 from ..events.log import api_log, warn
 from ..gate.judgements import gate
-from ..gate.seams import NotPlain
 from . import scores, streams
 from .chunks._chunks import give_arrays
-from .lane import SEAM
 
 CHAT = "fastdeploy.entrypoints.openai.serving_chat"
 COMPLETION = "fastdeploy.entrypoints.openai.serving_completion"
 WHAT = {"serving_chat": "chat completions", "serving_completion": "completions"}
 
 
-def install_or_fall_back(module: Any) -> str | None:
-    """Install our streams in ``serving_chat`` or ``serving_completion``; return why FastDeploy's own stay."""
-    reason = decide(module)
+def report(module: Any, reason: str | None) -> None:
+    """Log whether ours writes the chunks of a serving module, or why FastDeploy's own does; set the gauge."""
     log, what = api_log(), WHAT[module.__name__.rpartition(".")[2]]
     export_active("api", reason is None)
-    if reason is not None:
+    if reason is None:
+        log.info(f"fd_postproc: API side active for {what} ({__version__}): writes the chunks")
+    else:
         warn(log, f"API side falls back, FastDeploy's own code writes the {what}: {reason}")
-        return reason
-    install(module)
-    log.info(f"fd_postproc: API side active for {what} ({__version__}): writes the chunks")
-    return None
-
-
-def decide(module: Any) -> str | None:
-    """Why a serving module's streams stay FastDeploy's; None if they are ours.  Never raises."""
-    try:
-        reason = gate.judge(SEAM, module).reason
-        if reason is None:
-            streams.Streams(module)
-        return reason
-    except NotPlain as error:
-        return str(error)
-    except Exception as error:
-        return f"cannot tell: {type(error).__name__}: {error}"
 
 
 def install(module: Any) -> Callable[[], None]:

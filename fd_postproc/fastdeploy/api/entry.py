@@ -1,7 +1,7 @@
 """The entry point for FastDeploy's API server, in its plug-in group ``fastdeploy.tool_parser_plugins``.
 
 FastDeploy calls the group's functions in every process that imports its package.  Only a process that serves
-imports the serving code later: then `activation.install_or_fall_back` decides whether ours is used.
+imports the serving code later: then the gate decides on each part.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ def register() -> None:
         if is_on(DISABLE) or not is_on(API):
             return
         from ..gate.loading import when_loaded
-        from ..gate.seams import API_PARTS, SEAMS
+        from ..gate.seams import API as SIDE
+        from ..gate.seams import SEAMS
 
-        for name in SEAMS["api chunks"].modules:
-            when_loaded(name, _install_chunks)
-        for name, seam in API_PARTS.items():
-            for place in seam.modules:
+        for name, seam in SEAMS.items():
+            for place in seam.modules if seam.side == SIDE else ():
                 when_loaded(place, functools.partial(_put_in, name))
     except Exception:
         logging.getLogger("fd_postproc").exception(
@@ -47,9 +46,13 @@ def _put_in(name: str, module: Any) -> None:
         from ..events.gauges import report
         from ..gate.judgements import gate
         from ..gate.seams import SEAMS
+        from . import activation
         from .judged import leave
 
         reason = gate.put_in(SEAMS[name], module)
+        if not SEAMS[name].has_path:
+            activation.report(module, reason)
+            return
         if reason is None:
             return
         is_left = not gate.used[name]
@@ -108,14 +111,3 @@ def started() -> None:
             _put_in(name, main)
     report({name: gate.used.get(name, False) for name in API_PARTS})
     report_known(API)
-
-
-def _install_chunks(module: object) -> None:
-    try:
-        from .activation import install_or_fall_back
-
-        install_or_fall_back(module)
-    except Exception:
-        logging.getLogger("fd_postproc").exception(
-            "the API server's side is off: FastDeploy's own code stays"
-        )

@@ -128,15 +128,20 @@ class Gate:
         return {name: reason for name, reason in judged if reason and not taken.get(name, True)}
 
     def put_in(self, row: Seam, module: Any) -> str | None:
-        """Install our object in one of a row's modules whose code is known; return why FastDeploy's stays."""
+        """Install our object in one of a row's modules whose code is known; return why FastDeploy's stays.
+
+        Never raises.
+        """
         self.used.setdefault(row.name, False)  # another of its modules may have ours
-        reason = self.judge(row.name, module).reason
-        if reason:
-            return reason
         try:
+            reason = self.judge(row.name, module).reason
+            if reason:
+                return reason
             row.maker()(module)
         except (NotPlain, AttributeError, KeyError) as refusal:
             return str(refusal) or type(refusal).__name__
+        except Exception as error:
+            return f"cannot tell: {type(error).__name__}: {error}"
         self.used[row.name] = True
         return None
 

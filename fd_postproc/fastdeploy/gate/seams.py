@@ -283,7 +283,7 @@ _ROWS = (
             "OpenAIServingCompletion.completion_stream_generator",
             "asyncio",
         ),
-        "api.activation:install_or_fall_back",
+        "api.activation:install",
         "chunks in the middle of a stream are written from a template, without FastDeploy's generator",
         "FastDeploy's generator gets the result and writes the chunk",
         (

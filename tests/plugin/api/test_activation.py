@@ -13,6 +13,8 @@ from fd_postproc.fastdeploy.api.activation import CHAT, COMPLETION
 from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.events import counters
 from fd_postproc.fastdeploy.gate import loading
+from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 from tests.lib.rows import each
 
 msgpack = pytest.importorskip("msgpack")
@@ -80,7 +82,7 @@ def test_new_code_is_left_to_fastdeploy_and_named(name, load, told):
     module = load(name)
     owner, method, *_ = streams.LANES[name.rpartition(".")[2]]
     setattr(vars(module)[owner], method, lambda *told: None)
-    assert activation.install_or_fall_back(module)
+    entry._put_in("api chunks", module)
     (line,) = told.lines
     assert f"{method} is replaced by <lambda>" in line
     assert "test_activation.py" in line
@@ -95,7 +97,7 @@ def test_an_unknown_way_of_floats_and_what_cannot_be_told(load, monkeypatch):
         (lambda: 1 // 0, "cannot tell: ZeroDivisionError"),
     ):
         monkeypatch.setattr(streams, "float_style", planted)
-        assert words in activation.decide(module)
+        assert words in gate.put_in(SEAMS["api chunks"], module)
 
 
 @each("chat, completion", [(True, True), (True, False), (False, True)])
@@ -130,10 +132,10 @@ def test_nothing_that_goes_wrong_keeps_fastdeploy_from_starting(load, monkeypatc
     def fails(*arguments):
         raise OSError("no disk")
 
-    monkeypatch.setattr(activation, "install_or_fall_back", fails)
+    monkeypatch.setattr(gate, "put_in", fails)
     entry.register()
     assert not is_ours(load(CHAT))
-    assert "the API server's side is off" in caplog.text
+    assert "the API server keeps FastDeploy's own part: api chunks" in caplog.text
     monkeypatch.setattr(loading, "when_loaded", fails)
     entry.register()
 

@@ -14,11 +14,12 @@ UNMENDED = {"FD_POSTPROC_MENDS": "0"}
 SERVE = str(LIB / "chunk_replay" / "serve.py")
 TRIAL = """
 import importlib, json
-from fd_postproc.fastdeploy.api.activation import decide
 from fd_postproc.fastdeploy.gate.judgements import gate
+from fd_postproc.fastdeploy.gate.seams import SEAMS
 names = ("serving_chat", "serving_completion", "utils")
 *modules, utils = [importlib.import_module(f"fastdeploy.entrypoints.openai.{name}") for name in names]
-told = [decide(module) for module in modules] + [gate.judge("api connections", utils).reason]
+told = [gate.judge("api connections", utils).reason]
+told += [gate.put_in(SEAMS["api chunks"], module) for module in modules]
 told += [gate.judge("api answers", module).reason for module in modules]
 print("told: " + json.dumps([reason or "" for reason in told]))
 """
