@@ -1,4 +1,4 @@
-"""What a bug report needs: versions and reasons; no user data, no text of sources."""
+"""What a bug report needs: versions, shapes, reasons; no user data, no text of sources."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,12 +109,6 @@ def text_of(taken: dict[str, bool], why: dict[str, str] | None = None) -> str:
 
 ASIDE_COST = f"a step of 256 requests then costs about {STOCK_STEP_MS:.0f} ms of CPU instead of {STEP_MS}"
 """The cost of falling back, for the log and the doctor."""
-
-
-def left_text(left: Iterable[tuple[str, str]]) -> str:
-    """The end of a sentence for the log and the doctor: what stays FastDeploy's own, and why."""
-    parts = "; ".join(f"{what} ({why})" for what, why in left)
-    return f"; left to FastDeploy: {parts}" if parts else ""
 
 
 # ---- The table ---------------------------------------------------------------------------------------------
