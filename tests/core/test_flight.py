@@ -265,7 +265,8 @@ def test_a_writer_that_dies_in_an_entry_leaves_no_check_word(words):
 
         assert ended(forked(write)) == -signal.SIGSEGV
         number, check = struct.unpack_from("<QI", memory, first)
-        assert (number, check) == (65, 0)
+        assert number in (1, 65)  # the compiler orders what is behind the fence
+        assert check == 0
 
 
 def test_a_text_is_never_given_to_another_entry(folder):
