@@ -1,4 +1,4 @@
-"""Collects what a bug report needs: versions, shapes, reasons; no user data, no text of sources."""
+"""Collects what a bug report needs: versions, reasons; no user data, no text of sources."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, give_arrays, unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap, with_inboxes
 from fd_postproc.fastdeploy.events.guard import Guard
 
-from .canned_answers import EXPERTS, NOW, PROMPT, TEXTS, Script, as_one_value
+from .answer_scripts import EXPERTS, NOW, PROMPT, TEXTS, Script, as_one_value
 from .quiet import SILENT, Quiet
 from .sandbox import Clock, Overlay, QuietModule
 from .virtual_time import Loop, Watched

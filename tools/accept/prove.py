@@ -27,8 +27,8 @@ from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.fastdeploy.gate.seams import SEAMS
 
 from . import (
+    answer_scripts,
     answers,
-    canned_answers,
     classes,
     deliveries,
     manager_rounds,
@@ -142,7 +142,7 @@ def chunks(rounds, progress, whole=False):
     for name in ("serving_chat", "serving_completion"):
         module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
         chat = name == "serving_chat"
-        scripts = canned_answers.scripts(chat, rounds)
+        scripts = answer_scripts.scripts(chat, rounds)
         what = functools.partial(progress, f"{'answers' if whole else 'streams'} of {name}")
         found = answers.first_difference(module, scripts, what, whole)
         if found:

@@ -30,7 +30,7 @@ from fd_postproc.fastdeploy.api import answers, lane
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
 from fd_postproc.fastdeploy.events import counters
 from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
-from tools.accept.canned_answers import EXPERTS, as_one_value
+from tools.accept.answer_scripts import EXPERTS, as_one_value
 
 SWITCHES = ("FD_USE_HF_TOKENIZER", "FD_USE_GET_SAVE_OUTPUT_V1")
 PATIENCE = 60  # seconds for one case

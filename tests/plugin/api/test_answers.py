@@ -25,8 +25,8 @@ from fd_postproc.fastdeploy.api.connections import NoResults
 from fd_postproc.fastdeploy.events.counters import forget, noted
 from tests.lib.rows import each
 from tests.restated.api import logprobs
+from tools.accept import answer_scripts, virtual_time
 from tools.accept import answers as trial
-from tools.accept import canned_answers, virtual_time
 
 from .laned import NAMES, LanedConnections, result
 from .test_arrays import one_value
@@ -197,7 +197,7 @@ def test_random_answers(api, monkeypatch):
     """Their tokenizer refuses some ids."""
     monkeypatch.setitem(sys.modules, "fastapi.responses", SimpleNamespace(JSONResponse=JSONResponse))
     module, is_chat = importlib.import_module(api), api == CHAT
-    scripts = canned_answers.scripts(is_chat, 60)
+    scripts = answer_scripts.scripts(is_chat, 60)
     assert trial.first_difference(module, scripts, whole=True) is None
 
 

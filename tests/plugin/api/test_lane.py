@@ -21,7 +21,7 @@ from fd_postproc.fastdeploy.events.counters import noted
 from tests.lib.fakes import TwoOfThree
 from tests.lib.restated_parsers import Thinks
 from tests.lib.rows import each
-from tools.accept import answers, canned_answers, virtual_time
+from tools.accept import answer_scripts, answers, virtual_time
 
 from .laned import (
     APIS,
@@ -74,7 +74,7 @@ def test_with_a_parser_results_that_are_held_back_are_counted(api, laned, proces
 @pytest.mark.parametrize("api", APIS)
 def test_random_answers_with_hand_overs_at_random_places(api):
     module, is_chat = importlib.import_module(api), api == CHAT
-    scripts = [canned_answers.random_script(number, is_chat) for number in (*range(40), 248)]
+    scripts = [answer_scripts.random_script(number, is_chat) for number in (*range(40), 248)]
     assert answers.first_difference(module, scripts) is None
 
 
@@ -94,7 +94,7 @@ def test_the_trial_finds_what_is_wrong_after_a_hand_over(fault, monkeypatch):
         made[1] += " " * (fault == "text" and "is_shown" not in how)
         return made
 
-    scripts = [canned_answers.random_script(number, True) for number in range(40)]
+    scripts = [answer_scripts.random_script(number, True) for number in range(40)]
     if fault in ("count", "usage"):
         monkeypatch.setattr(feed.Choice, "joined", less)
     if fault == "usage":

@@ -14,7 +14,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import ChatScores
 from fd_postproc.fastdeploy.api.chunks.float_style import float_style
 from fd_postproc.fastdeploy.events.guard import Guard
 from tests.lib.rows import each
-from tools.accept import answers, canned_answers
+from tools.accept import answer_scripts, answers
 
 from .laned import (
     APIS,
@@ -131,7 +131,7 @@ def test_choices_of_one_chunk_get_each_its_own():
 @pytest.mark.parametrize("api", APIS)
 def test_a_generator_of_before_april_shows_no_result_without_text(api, monkeypatch):
     """The trial finds it where the two are mixed up: the double's is a newer one."""
-    scripts = canned_answers.scripts(api == CHAT, 80)
+    scripts = answer_scripts.scripts(api == CHAT, 80)
     monkeypatch.setattr(streams, "_SHOWN", "no such text")
     assert "is expected, ours is" in answers.first_difference(importlib.import_module(api), scripts)
 

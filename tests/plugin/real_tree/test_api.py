@@ -28,10 +28,10 @@ import importlib, json
 from fd_postproc.fastdeploy.gate import judgements
 from fd_postproc.fastdeploy.gate.judgements import gate
 from fd_postproc.fastdeploy.api import feed, lane
-from tools.accept import answers, canned_answers
+from tools.accept import answers, answer_scripts
 gate.judge = lambda *told: judgements.Verdict((), {})
 module = importlib.import_module("fastdeploy.entrypoints.openai.serving_chat")
-tried = canned_answers.scripts(True, 40)
+tried = answer_scripts.scripts(True, 40)
 values, part, told = lane.Lane._values, feed.Feed._part, []
 def later(*told, **how):
     made = values(*told, **how)
