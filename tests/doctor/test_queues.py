@@ -191,6 +191,7 @@ def test_a_live_user_is_never_taken_for_dead_when_the_clock_is_set(queue, second
     monkeypatch.setattr(time, "time", lambda: now() + seconds)
     (seen,) = doctor.take(doctor.Scope(keys=frozenset([queue.key]))).queues
     assert (seen.sender.state, seen.receiver.state, seen.leftover) == ("alive", "alive", False)
+    assert ", -" not in str(seen.sender)  # nor did it send in the future
 
 
 def test_a_process_of_another_pid_namespace_is_never_taken_for_dead(queue):
