@@ -205,6 +205,8 @@ def test_the_longest_gaps_and_their_side():
     assert side(late, *steady(50, 110.01), *looks(110.1, 111.1)) == "engine"  # no look for 8 s
     assert side(*looks(102.5, 109.5), late, *looks(110.1, 111.1)) == "worker"
     assert side(*looks(102.5, 109.5, messages=9), late, look(110.1)) == "engine"
+    last = look(109.5, messages=1)  # it has just come
+    assert side(*looks(102.5, 108.5), last, late, *looks(110.1, 111.1)) == "worker"
 
 
 def test_idle_time_is_no_gap():
