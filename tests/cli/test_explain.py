@@ -318,6 +318,7 @@ def kept(folder, monkeypatch):
     steps = [random_step("spec_topk", seed, batch=5) for seed in range(4)]
     for step in steps:
         recorder.frame(fp.encode(step, "compact"), 2)
+    recorder.frame(b"a message of a damaged file", 0)
     return recorder.path, steps
 
 

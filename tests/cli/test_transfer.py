@@ -224,6 +224,15 @@ def test_replay_keeps_the_recorded_pace(run, queue, tmp_path, options, seconds):
     assert 0.4 <= time.monotonic() - began < PATIENCE
 
 
+def test_nothing_of_a_damaged_recording_is_sent(run, queue, tmp_path):
+    path = tmp_path / "a"
+    content = bytearray((SHIPPED / "plain.fdrec").read_bytes())
+    content[-1] ^= 1  # of the last message
+    path.write_bytes(content)
+    status, _, err = run("replay", path, key_of(queue), "--full-speed")
+    assert (status, "message 3" in err, queue.current_messages) == (1, True, 0), err
+
+
 def test_replay_tells_that_the_recording_is_cut(run, queue, tmp_path):
     path = tmp_path / "a"
     path.write_bytes((SHIPPED / "plain.fdrec").read_bytes()[:-1])
