@@ -96,6 +96,7 @@ QUIET = {  # entries, the time of the look, options, and what is found
         ([*GOOD, *looks(102.5, 121.5), event(106.5, Kind.UNHEALTHY, text=AT_WORK),
           event(121, Kind.UNHEALTHY, text=SAID)], 122.0, {}, ["busy", "silent"]),
     "the looks have ended, which is another fault": (SILENT, 115.6, {}, ["frozen"]),
+    "whatever is in hand then": (SILENT, 115.6, {"busy": 111.0}, ["frozen"]),
     "the thread that looks ends with the token thread":
         ([*GOOD, event(102.0, Kind.UNHEALTHY, text=THREAD)], 130.0, {}, ["thread"]),
     "a debugger stops a process for a moment": ([*GOOD, look(102.5, state="t")], 103.0, {}, []),
