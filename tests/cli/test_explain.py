@@ -55,6 +55,14 @@ def test_the_newest_engines(run, recorder):
     assert "batch 999 is outside 0..512" in flat(out)
 
 
+def test_what_went_wrong_stands_in_its_order_over_midnight(run, recorder, monkeypatch):
+    midnight = time.monotonic()
+    recorder.event(Kind.FELL_BACK, text="later")
+    monkeypatch.setattr(explain.Picture, "clock", lambda _, at: "23:59:59" if at < midnight else "00:00:00")
+    _, out, _ = run("explain", recorder.path)
+    assert out.index("23:59:59  error    malformed") < out.index("00:00:00  warning  fell-back")
+
+
 @contextlib.contextmanager
 def running(queue_id, request, node="", exits=False, fault=None):
     """An engine of another process, which runs until the block ends; its pid."""
