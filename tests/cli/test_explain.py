@@ -18,6 +18,7 @@ from fd_postproc.flight.codes import End, Kind
 from fd_postproc.flight.recorder import Recorder
 from tests.lib.children import ended, forked, python
 from tests.lib.commands import flat, key_of
+from tests.lib.flight_entries import event, flight, steady
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
 
@@ -179,6 +180,13 @@ def test_for_a_program(run, recorder):
     assert [one["code"] for one in answer["findings"]] == ["malformed"]
     assert answer["request"]["end"] == "ended"
     assert answer["request"]["tokens"] == 12
+
+
+def test_latencies_are_of_the_last_steps(monkeypatch):
+    monkeypatch.setattr(explain, "_KEPT_LATENCIES", 1)
+    sent = [event(100.0 + k, Kind.SENT, k, 500_000_000) for k in range(2)]
+    engine = explain.Picture(flight(*steady(2, 101.0, gap=1.25)), 103.0)
+    assert explain._latencies(engine, flight(*sent, side="worker")) == pytest.approx([1.75])
 
 
 def test_the_worker_is_read_along(run, recorder):
