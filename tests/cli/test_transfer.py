@@ -77,14 +77,15 @@ def test_record_does_not_replace_a_file(run, queue, tmp_path):
 
 
 @pytest.mark.realtime
-def test_record_stops_on_ctrl_c_and_loses_nothing(queue, tmp_path):
-    path = tmp_path / "a"
+@each("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_record_stops_on_a_signal_and_loses_nothing(number, queue, tmp_path):
+    path = tmp_path / number.name
     queue.max_size = min(queue.max_size, 16384)  # 40 messages at once
     sent = []
     with started("record", key_of(queue), path) as recorder:
         for i in range(3000):
             if i == 2000:
-                recorder.send_signal(signal.SIGINT)
+                recorder.send_signal(number)
             payload = struct.pack("<i", i) * 100
             with contextlib.suppress(sysv_ipc.BusyError):  # not sent: the queue is full, and room may come
                 queue.send(payload, block=i < 2000)
