@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc.cli import explain
-from fd_postproc.flight.codes import End, Kind
+from fd_postproc.flight.codes import BOOT_AT, End, Kind
 from fd_postproc.flight.recorder import Recorder
 from tests.lib.children import ended, forked, python
 from tests.lib.commands import flat, key_of
@@ -144,8 +145,8 @@ def test_role_and_rank_where_there_are_several(run, folder):
         pids = {
             node: stack.enter_context(running(queue_id, "chat-1", node))
             for queue_id, node in (
-                (8002, "prefill node"),
-                (8003, "decode node, rank 1"),
+                (8002, "decode node, rank 1"),
+                (8003, "prefill node"),
                 (8004, "decode node, rank 0"),
             )
         }
@@ -189,13 +190,20 @@ def test_latencies_are_of_the_last_steps(monkeypatch):
     assert explain._latencies(engine, flight(*sent, side="worker")) == pytest.approx([1.75])
 
 
-def test_the_worker_is_read_along(run, recorder):
+def test_the_worker_is_read_along(run, recorder, folder):
     worker = Recorder.begin("worker", "spec_topk", 8002, LOG, size=1 << 16)
     worker.event(Kind.SEND_FAILED, -1, 0, text="kernel.msgmax = 8")
     worker.end()
     _, out, _ = run("explain", recorder.path)
     assert "send-failed" in out
     assert f"worker {os.getpid()}" in flat(out)
+    elsewhere = shutil.copy(recorder.path, folder.parent)  # whose workers are not these
+    assert "send-failed" not in run("explain", elsewhere)[1]
+    os.chmod(worker.path, 0o600)
+    with open(worker.path, "r+b") as file:
+        file.seek(BOOT_AT)
+        file.write(bytes(16))
+    assert "send-failed" not in run("explain", recorder.path)[1]
 
 
 def test_runs_of_one_process_number(run, folder):
@@ -311,15 +319,15 @@ def test_a_live_picture_grows_with_its_file(run, folder, monkeypatch):
         write(f"news-{len(looks)}")
 
     def write(text):
-        for _ in range(100):
-            recorder.event(Kind.UNDELIVERED, text=text)
+        for number in range(100):
+            recorder.event(Kind.UNDELIVERED, text=f"{text}, number {number}")
 
     write("begun")
     monkeypatch.setattr(explain.Picture, "is_alive", True)  # it takes its own process for ended
     monkeypatch.setattr(explain, "time", SimpleNamespace(**{**vars(time), "sleep": sleep}))
     status, out, _ = run("explain", recorder.path, "--follow")
     assert status == 130
-    assert "news-5" in out
+    assert "news-5, number 99" in out
     assert "begun" not in out  # overwritten
 
 

@@ -14,6 +14,8 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import queues
+from fd_postproc.cli.queue_io import QueueName, RawQueue, Target, parse_queue_name
+from fd_postproc.errors import QueueRemoved
 from fd_postproc.recording import RecordingWriter
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import SHIPPED, key_of, payloads, started, take_all
@@ -74,6 +76,16 @@ def test_record_does_not_replace_a_file(run, queue, tmp_path):
     assert queue.current_messages == 1
     assert run("record", key_of(queue), path, "--seconds", "0.1", "--force")[0] == 0
     assert payloads(path) == [b"x"]
+
+
+@each("text, key", [("0x7fffffff", (1 << 31) - 1), ("0x80000000", -(1 << 31)), ("0xffffffff", -1)])
+def test_a_key_as_ipcs_prints_it(text, key):
+    assert parse_queue_name(f"key:{text}") == QueueName("key", key)
+
+
+def test_a_queue_that_was_made_anew_meanwhile_is_not_the_one_that_was_named(queue):
+    with pytest.raises(QueueRemoved):
+        RawQueue(Target(queue.id ^ 1, queue.key))
 
 
 @pytest.mark.realtime
