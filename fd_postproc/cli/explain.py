@@ -322,13 +322,13 @@ def _all_findings(picture: Picture, worker: Flight | None) -> list[tuple[Finding
 
 def _print_findings(screen: Console, picture: Picture, worker: Flight | None) -> None:
     rows = []
-    for one, of in _all_findings(picture, worker):
+    for one, of in sorted(_all_findings(picture, worker), key=lambda found: found[0].at):
         whose = "" if of is picture else f"worker {of.flight.pid}: "
         rows.append((picture.clock(one.at), one.severity, one.code, whose + one.text))
     if not rows:
         screen.print("Nothing went wrong, as far as the recorder knows.")
         return
-    print_table(screen, "What went wrong", Grid(("time", "", "what", ""), sorted(rows)))
+    print_table(screen, "What went wrong", Grid(("time", "", "what", ""), rows))
 
 
 def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,10 +15,11 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc.cli import explain
-from fd_postproc.flight.codes import End, Kind
+from fd_postproc.flight.codes import BOOT_AT, End, Kind
 from fd_postproc.flight.recorder import Recorder
 from tests.lib.children import ended, forked, python
 from tests.lib.commands import flat, key_of
+from tests.lib.flight_entries import event, flight, steady
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
 
@@ -53,6 +55,14 @@ def test_the_newest_engines(run, recorder):
     assert "queue 8002, spec_topk" in out
     assert "malformed" in out
     assert "batch 999 is outside 0..512" in flat(out)
+
+
+def test_what_went_wrong_stands_in_its_order_over_midnight(run, recorder, monkeypatch):
+    midnight = time.monotonic()
+    recorder.event(Kind.FELL_BACK, text="later")
+    monkeypatch.setattr(explain.Picture, "clock", lambda _, at: "23:59:59" if at < midnight else "00:00:00")
+    _, out, _ = run("explain", recorder.path)
+    assert out.index("23:59:59  error    malformed") < out.index("00:00:00  warning  fell-back")
 
 
 @contextlib.contextmanager
@@ -135,8 +145,8 @@ def test_role_and_rank_where_there_are_several(run, folder):
         pids = {
             node: stack.enter_context(running(queue_id, "chat-1", node))
             for queue_id, node in (
-                (8002, "prefill node"),
-                (8003, "decode node, rank 1"),
+                (8002, "decode node, rank 1"),
+                (8003, "prefill node"),
                 (8004, "decode node, rank 0"),
             )
         }
@@ -173,13 +183,27 @@ def test_for_a_program(run, recorder):
     assert answer["request"]["tokens"] == 12
 
 
-def test_the_worker_is_read_along(run, recorder):
+def test_latencies_are_of_the_last_steps(monkeypatch):
+    monkeypatch.setattr(explain, "_KEPT_LATENCIES", 1)
+    sent = [event(100.0 + k, Kind.SENT, k, 500_000_000) for k in range(2)]
+    engine = explain.Picture(flight(*steady(2, 101.0, gap=1.25)), 103.0)
+    assert explain._latencies(engine, flight(*sent, side="worker")) == pytest.approx([1.75])
+
+
+def test_the_worker_is_read_along(run, recorder, folder):
     worker = Recorder.begin("worker", "spec_topk", 8002, LOG, size=1 << 16)
     worker.event(Kind.SEND_FAILED, -1, 0, text="kernel.msgmax = 8")
     worker.end()
     _, out, _ = run("explain", recorder.path)
     assert "send-failed" in out
     assert f"worker {os.getpid()}" in flat(out)
+    elsewhere = shutil.copy(recorder.path, folder.parent)  # whose workers are not these
+    assert "send-failed" not in run("explain", elsewhere)[1]
+    os.chmod(worker.path, 0o600)
+    with open(worker.path, "r+b") as file:
+        file.seek(BOOT_AT)
+        file.write(bytes(16))
+    assert "send-failed" not in run("explain", recorder.path)[1]
 
 
 def test_runs_of_one_process_number(run, folder):
@@ -295,15 +319,15 @@ def test_a_live_picture_grows_with_its_file(run, folder, monkeypatch):
         write(f"news-{len(looks)}")
 
     def write(text):
-        for _ in range(100):
-            recorder.event(Kind.UNDELIVERED, text=text)
+        for number in range(100):
+            recorder.event(Kind.UNDELIVERED, text=f"{text}, number {number}")
 
     write("begun")
     monkeypatch.setattr(explain.Picture, "is_alive", True)  # it takes its own process for ended
     monkeypatch.setattr(explain, "time", SimpleNamespace(**{**vars(time), "sleep": sleep}))
     status, out, _ = run("explain", recorder.path, "--follow")
     assert status == 130
-    assert "news-5" in out
+    assert "news-5, number 99" in out
     assert "begun" not in out  # overwritten
 
 
@@ -318,6 +342,7 @@ def kept(folder, monkeypatch):
     steps = [random_step("spec_topk", seed, batch=5) for seed in range(4)]
     for step in steps:
         recorder.frame(fp.encode(step, "compact"), 2)
+    recorder.frame(b"a message of a damaged file", 0)
     return recorder.path, steps
 
 

@@ -99,6 +99,12 @@ def test_what_is_left_out_is_counted_without_codes():
     assert [*step_rows(step, 3, 1)][-1] == Row("...", "3 more", "1 token")
 
 
+def test_a_prefill_nodes_draft_token_has_no_log_probability():
+    scores, ranks = [[-0.5, -1.0], [0.0, 0.0]], [1, 0]
+    step = fp.Step.from_arrays("spec_topk", [2], [[7, 1], [8, 0]], scores, ranks, as_recorded=True)
+    assert [*step_rows(step, 3)] == [Row("0", "2", "7", "1", "-0.500", "1:-1.00"), Row("", "", "8", "-", "-")]
+
+
 def test_inspect_a_compact_frame_without_its_mtype(run, tmp_path):
     path = tmp_path / "payload"
     path.write_bytes(fp.encode(fp.Step.from_arrays("spec", [2], [51, 52]), "compact"))

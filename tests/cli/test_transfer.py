@@ -14,6 +14,8 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import queues
+from fd_postproc.cli.queue_io import QueueName, RawQueue, Target, parse_queue_name
+from fd_postproc.errors import QueueRemoved
 from fd_postproc.recording import RecordingWriter
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import SHIPPED, key_of, payloads, started, take_all
@@ -76,15 +78,26 @@ def test_record_does_not_replace_a_file(run, queue, tmp_path):
     assert payloads(path) == [b"x"]
 
 
+@each("text, key", [("0x7fffffff", (1 << 31) - 1), ("0x80000000", -(1 << 31)), ("0xffffffff", -1)])
+def test_a_key_as_ipcs_prints_it(text, key):
+    assert parse_queue_name(f"key:{text}") == QueueName("key", key)
+
+
+def test_a_queue_that_was_made_anew_meanwhile_is_not_the_one_that_was_named(queue):
+    with pytest.raises(QueueRemoved):
+        RawQueue(Target(queue.id ^ 1, queue.key))
+
+
 @pytest.mark.realtime
-def test_record_stops_on_ctrl_c_and_loses_nothing(queue, tmp_path):
-    path = tmp_path / "a"
+@each("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_record_stops_on_a_signal_and_loses_nothing(number, queue, tmp_path):
+    path = tmp_path / number.name
     queue.max_size = min(queue.max_size, 16384)  # 40 messages at once
     sent = []
     with started("record", key_of(queue), path) as recorder:
         for i in range(3000):
             if i == 2000:
-                recorder.send_signal(signal.SIGINT)
+                recorder.send_signal(number)
             payload = struct.pack("<i", i) * 100
             with contextlib.suppress(sysv_ipc.BusyError):  # not sent: the queue is full, and room may come
                 queue.send(payload, block=i < 2000)
@@ -222,6 +235,15 @@ def test_replay_keeps_the_recorded_pace(run, queue, tmp_path, options, seconds):
     began = time.monotonic()
     assert run("replay", path, key_of(queue), *options)[0] == 0
     assert 0.4 <= time.monotonic() - began < PATIENCE
+
+
+def test_nothing_of_a_damaged_recording_is_sent(run, queue, tmp_path):
+    path = tmp_path / "a"
+    content = bytearray((SHIPPED / "plain.fdrec").read_bytes())
+    content[-1] ^= 1  # of the last message
+    path.write_bytes(content)
+    status, _, err = run("replay", path, key_of(queue), "--full-speed")
+    assert (status, "message 3" in err, queue.current_messages) == (1, True, 0), err
 
 
 def test_replay_tells_that_the_recording_is_cut(run, queue, tmp_path):

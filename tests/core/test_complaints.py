@@ -47,6 +47,10 @@ def test_the_first_of_each_kind_is_said_at_once_and_the_rest_summed_up_once_in_a
     assert len(lines) == 13
     told.flush()
     assert len(lines) == 13
+    told.tell("a", "at once", 7)
+    clock.now += SUMMARY_S
+    told.flush()
+    assert lines[13].startswith("at once (7 times ")
 
 
 LINE = re.compile(r"[a-h]\d+(?: \((\d+) times in the last (\d+) s: .*\))?")

@@ -179,6 +179,15 @@ def test_half_of_the_shared_memory_stays_free(monkeypatch, tmp_path, others, lef
     )  # fmt: skip
 
 
+def test_a_folder_that_was_named_is_used_though_it_is_in_shared_memory(folder, monkeypatch):
+    monkeypatch.setattr(files, "_SHARED", str(folder.parent))
+    monkeypatch.setattr(
+        os, "fstatvfs", lambda where: SimpleNamespace(f_bavail=9, f_blocks=24, f_frsize=1 << 14)
+    )
+    run(0).end()
+    assert numbers_of_runs() == [0]
+
+
 def test_shared_memory_is_enough(monkeypatch, tmp_path):
     """Under a root that is read-only, without a temporary folder."""
     monkeypatch.delenv("FD_POSTPROC_FLIGHT_FOLDER", raising=False)

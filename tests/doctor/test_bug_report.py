@@ -16,7 +16,7 @@ def test_versions_and_reasons(run, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "check_trial", trial.check_trial)
     monkeypatch.setattr(trial, "installed", lambda: doctor.Finding("ok", "fastdeploy", "fastdeploy", "", ""))
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
-    monkeypatch.setenv("FD_POSTPROC_FLIGHT", "/home/somebody/secret")
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT", "1 /home/somebody/secret")
     file = tmp_path / "report.json"
     run("--report", file)
     told = json.loads(file.read_text())

@@ -4,6 +4,7 @@ import json
 import os
 
 from fd_postproc import doctor, queues
+from fd_postproc.doctor import Finding
 from tests.lib.commands import all_from, at_terminal
 from tests.lib.doctoring import dead_user
 from tests.lib.rows import each
@@ -76,6 +77,13 @@ def test_control_characters_of_process_names_are_not_printed(run, queue, live_us
     _, out, _ = run("--queue-id", f"key:{queue.key:#x}")
     assert "?[31mred" in out
     assert "\x1b" not in out
+
+
+def test_nor_are_those_of_paths_and_variables_which_a_remedy_repeats(run, monkeypatch):
+    found = Finding("info", "environment", "code", "\x1b[1msubject", "\x1b[2mseen", ("\x1b[3mremedy",))
+    monkeypatch.setattr(doctor, "examine", lambda *_: [found])
+    _, out, _ = run()
+    assert ("?[1msubject: ?[2mseen" in out, "-> ?[3mremedy" in out, "\x1b" in out) == (True, True, False)
 
 
 def test_hundreds_of_queues(default_limits, run):

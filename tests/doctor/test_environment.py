@@ -212,6 +212,7 @@ def test_a_fastdeploy_that_this_user_may_not_read(site, monkeypatch, tmp_path):
 
 def test_two_fastdeploys(site):
     site("fastdeploy-gpu", "2.4.0", files=["fastdeploy/output/token_processor.py"])
+    sys.path.append(f"{sys.path[0]}/")  # the same one, seen twice
     assert fastdeploy_codes()[0] == "fastdeploy"
     site("fastdeploy-xpu", "2.5.0")
     assert fastdeploy_codes()[0] == "fastdeploy-twice"

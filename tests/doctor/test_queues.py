@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 import sysv_ipc
@@ -191,6 +192,7 @@ def test_a_live_user_is_never_taken_for_dead_when_the_clock_is_set(queue, second
     monkeypatch.setattr(time, "time", lambda: now() + seconds)
     (seen,) = doctor.take(doctor.Scope(keys=frozenset([queue.key]))).queues
     assert (seen.sender.state, seen.receiver.state, seen.leftover) == ("alive", "alive", False)
+    assert ", -" not in str(seen.sender)  # nor did it send in the future
 
 
 def test_a_process_of_another_pid_namespace_is_never_taken_for_dead(queue):
@@ -220,8 +222,16 @@ def test_an_old_queue_is_too_small_though_the_limits_were_raised(raised_limits, 
     assert found.severity == "warning"
     assert "if it carries topk or spec_topk" in found.seen
     assert "queue-too-small" not in examined(queue, channels=("plain",))
+    queue.max_size = 88072
+    assert "queue-too-small" not in examined(queue, channels=("topk",))
     queue.max_size = 1 << 20
     assert "queue-too-small" not in examined(queue)
+
+
+@each("number, end", [(5, "7 (key 0x00000007)"), (6, " and 1 more")])
+def test_of_unknown_queues_the_sixth_is_counted_only(number, end):
+    others = [QueueInfo(7, 7, 0o600, 0, 0, 0, None, 0, 0, 0, 0)] * number
+    assert queue_checks._others(SimpleNamespace(others=others)).seen.endswith(end)
 
 
 def test_a_message_that_is_too_long_for_its_channel_or_for_msgmax(raised_limits, queue):

@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,6 +69,11 @@ def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch, batches)
     assert (found.code, found.severity) == ("plugin-compatible", "ok"), found.seen
     assert found.seen == "this FastDeploy's code is known"
     assert found.data["decision"]["compatible"] is True
+
+
+def test_a_part_that_one_of_its_modules_takes_is_not_left(monkeypatch):
+    monkeypatch.setattr(report, "_left", lambda seam, name: "" if name == seam.modules[-1] else "new code")
+    assert report._api_left(SimpleNamespace(ZMQ_SEND_BATCH_DATA=1, FD_ENABLE_INTERNAL_ADAPTER=0)) == {}
 
 
 PLUGGED = """

@@ -96,6 +96,7 @@ QUIET = {  # entries, the time of the look, options, and what is found
         ([*GOOD, *looks(102.5, 121.5), event(106.5, Kind.UNHEALTHY, text=AT_WORK),
           event(121, Kind.UNHEALTHY, text=SAID)], 122.0, {}, ["busy", "silent"]),
     "the looks have ended, which is another fault": (SILENT, 115.6, {}, ["frozen"]),
+    "whatever is in hand then": (SILENT, 115.6, {"busy": 111.0}, ["frozen"]),
     "the thread that looks ends with the token thread":
         ([*GOOD, event(102.0, Kind.UNHEALTHY, text=THREAD)], 130.0, {}, ["thread"]),
     "a debugger stops a process for a moment": ([*GOOD, look(102.5, state="t")], 103.0, {}, []),
@@ -205,6 +206,8 @@ def test_the_longest_gaps_and_their_side():
     assert side(late, *steady(50, 110.01), *looks(110.1, 111.1)) == "engine"  # no look for 8 s
     assert side(*looks(102.5, 109.5), late, *looks(110.1, 111.1)) == "worker"
     assert side(*looks(102.5, 109.5, messages=9), late, look(110.1)) == "engine"
+    last = look(109.5, messages=1)  # it has just come
+    assert side(*looks(102.5, 108.5), last, late, *looks(110.1, 111.1)) == "worker"
 
 
 def test_idle_time_is_no_gap():

@@ -437,6 +437,7 @@ def test_a_comment_or_another_line_is_no_other_code(tmp_path):
         (lambda step: setattr(step, "__defaults__", (0,)), "a default"),
         (lambda step: setattr(step, "__defaults__", None), "none"),
         (lambda step: setattr(step, "__kwdefaults__", {"most": 0.0, "kinds": ()}), "0.0 is not -0.0"),
+        (lambda step: setattr(step, "__kwdefaults__", {"most": -0.0, "kinds": ("a",)}), "less in a tuple"),
         (lambda step: setattr(step, "__kwdefaults__", {}), "no keyword's"),
     ],
 )

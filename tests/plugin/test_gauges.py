@@ -206,6 +206,13 @@ def test_a_folder_that_is_changed_later_has_what_comes_later(start, samples, tmp
     assert samples() == {"active engine": 1}
 
 
+def test_a_file_that_gets_no_name_is_not_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "rename", Mock(side_effect=OSError))
+    with pytest.raises(OSError):
+        gauges._Files(str(tmp_path)).set("busy", "side", "worker", 1.0)
+    assert os.listdir(tmp_path) == []
+
+
 def test_files_of_others_stay(start, tmp_path):
     process = start()
     process.set("active", "side engine", 1)

@@ -57,6 +57,7 @@ ERROR = [{"error_code": 500, "outputs": None}]
         ("3 +", [""]),
         ("+ - 0 1 + 0", ["", "0"]),  # what comes after the end is nobody's; a client may use an id again
         ("+ 0 - 3 0 1 +", ["0", "01"]),  # the ended request had begun: an answer that begins is another one's
+        ("+ - 0 1 0 2 +", ["", "02"]),  # the first beginning is the ended request's, the second is not
         ("+ - 3 ! 0 1 +", ["", "01"]),
     ],
 )

@@ -20,11 +20,13 @@ OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
 
 
 @each("name", PARTS)
-def test_a_module_of_another_kind_keeps_its_own(name):
+def test_a_module_of_another_kind_keeps_its_own(name, monkeypatch):
     """Its reason is said in words; nothing is raised, and nothing put in."""
+    monkeypatch.setattr(gate, "used", {name: True})
     module = SimpleNamespace()
     assert gate.put_in(PARTS[name], module)
     assert vars(module) == {}
+    assert gate.used[name]  # another of the row's modules has ours
     assert callable(PARTS[name].maker())
 
 

@@ -230,6 +230,17 @@ def test_a_slow_transfer_keeps_nobody_else_waiting(prefilling, status, code):
     assert rig.escaped == []
 
 
+def test_over_zeromq_the_result_of_a_slow_transfer_goes_to_no_scheduler(prefilling, monkeypatch):
+    """As FastDeploy has it there, unless the scheduler is the one for prefill and decode nodes."""
+    rig = prefilling()
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["culprit", "finished"]]]
+    monkeypatch.setattr(type(rig.processor), "receives_objects", True)
+    rig.processor.parts.ending.serve_transfers()
+    assert rig.sink.puts == []
+    assert rig.has_left("culprit", AT_FAULT)
+
+
 @each("what", ["get_finished_req", "send_first_token", "finish_requests_async"])
 def test_a_late_transfer_whose_end_raises(prefilling, what):
     """Its client is told once, whatever happens, and the next steps are as ever."""
@@ -245,6 +256,18 @@ def test_a_late_transfer_whose_end_raises(prefilling, what):
     assert rig.sink.puts[0][0].finished
     assert rig.processor.parts.transfers.waiting == {}
     assert {*rig.step({0: [60], 2: [61]})} == {"a", "c"}
+
+
+def test_of_a_clear_during_its_transfer_a_client_is_told_once(prefilling):
+    rig = prefilling()
+    rig.sink.puts.clear()
+    rig.processor.clear_data()
+    rig.transfers.answers = [[["culprit", "finished"]]]
+    rig.processor.parts.ending.serve_transfers()
+    assert [{result.request_id for result in results} for results in rig.sink.puts] == [
+        {"a", "c"},
+        {"culprit"},
+    ]
 
 
 def test_the_outcome_of_a_transfer_is_not_kept(prefilling):

@@ -384,6 +384,15 @@ def test_a_process_that_hangs_in_its_exit_is_not_healthy(watched, log):
     _export("engine", False)
 
 
+def test_a_fault_is_not_over_because_the_process_ends(watched):
+    one = watched()
+    assert one.after(6) == "silent"
+    one.watch.process_ends()
+    one.after(4.5)
+    assert gauge("silent") == 1
+    _export("silent", False)
+
+
 def active():
     from prometheus_client import REGISTRY
 

@@ -68,8 +68,11 @@ def test_the_end_tells_all(reporters, running):
     rig.send({0: [20], 1: [30]}, {0: [21, 22], 1: [31]}, dialect="packed")
     until(lambda: len(rig.sink.puts) == 2)
     assert len(reporters()) == 1
+    looks = []  # at the queue: the last state is in the flight recorder's file
+    rig.processor.parts.recording.look = lambda: looks.append(len(reporters()))
     rig.processor.stop(60)
     assert not reporters()
+    assert 0 in looks
     assert sample(EXPORTED) == before + 2
     assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 1
 

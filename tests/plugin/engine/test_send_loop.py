@@ -244,6 +244,18 @@ def test_another_decode_is_asked(plan, loop, engine):
     assert loop.sending.others == 3
 
 
+def test_a_token_that_cannot_be_decoded_costs_nothing_before_it_and_no_other_request(plan, loop, engine):
+    """FastDeploy's own loses a whole round then."""
+    engine._decode_token = mock.Mock(side_effect=[("text", [5]), ValueError("planted"), ("text", [5])])
+    engine.scheduler.put_results([result(plan, "a")])
+    engine.scheduler.put_results([result(plan, "a"), result(plan, "b")])
+    loop.round(engine)
+    codes = {}
+    for one in (one for message in sent_by(engine) for results in message for one in results):
+        codes.setdefault(one["request_id"], []).append(one["error_code"])
+    assert codes == {"a": [200, 500], "b": [200]}
+
+
 @each("waited, sleeps", [(0.001, 1), (0.004, 1), (0.006, 0), (0.5, 0)])
 def test_nothing_to_send(waited, sleeps, loop, engine):
     """FastDeploy's pause is for a wait that is none."""

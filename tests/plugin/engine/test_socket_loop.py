@@ -77,6 +77,7 @@ def test_the_flight_recorder_tells_of_them(running):
     events = [entry.kind for entry in entries if isinstance(entry, reading.Event)]
     assert [events.count(kind) for kind in (Kind.BEGAN, Kind.ENDED, Kind.REFUSED)] == [4, 1, 1]
     running.processor.stop(60)
+    assert running.processor.parts.socket.failed(OSError()) == (None, None)  # of what a stop has closed
     flight = reading.read(path)
     assert [one.code for one in findings(Picture(flight, reading.now() + 60.0))] == ["malformed"]
 

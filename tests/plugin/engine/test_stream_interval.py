@@ -289,7 +289,7 @@ def test_results_wait_only_for_processes_that_take_them_apart(services):
 def test_processes_are_asked_when_they_are_new_and_now_and_then(log):
     readers = imported("fd_postproc.fastdeploy.engine.delivery.joined_readers")
     flags = imported("fd_postproc.fastdeploy.array_readers")
-    paths = {one: f"/dev/shm/response_{random.randrange(1 << 40)}_w{one}.pull" for one in (1, 2)}
+    paths = {one: f"/dev/shm/response_{random.randrange(1 << 40)}_w{one}.pull" for one in (1, 2, 3)}
     addresses = {1: f"ipc://{paths[1]}"}
     engine = SimpleNamespace(
         send_response_server=SimpleNamespace(worker_push_addresses=addresses),
@@ -298,12 +298,13 @@ def test_processes_are_asked_when_they_are_new_and_now_and_then(log):
     made, held = readers.JoinedReaders(), flags.announce(paths[1], flags.JOINED)
     assert made.of(engine, 5.0) == {1}
     assert not flags.reads_arrays(paths[1])
-    addresses[2] = f"ipc://{paths[2]}"
-    assert made.of(engine, 5.1) == {1}
-    held.close()
-    assert made.of(engine, 5.2) == {1}
-    assert made.of(engine, 5.1 + readers.PERIOD_S) == set()
-    assert [one.levelname for one in log.records] == ["INFO", "WARNING", "WARNING"]
+    addresses.update({one: f"ipc://{paths[one]}" for one in (2, 3)})
+    with flags.announce(paths[2], flags.JOINED):
+        assert made.of(engine, 5.1) == {1, 2}
+        held.close()
+        assert made.of(engine, 5.2) == {1, 2}
+        assert made.of(engine, 5.1 + readers.PERIOD_S) == {2}
+    assert [one.levelname for one in log.records] == ["INFO", "INFO", "WARNING", "WARNING"]
     del engine.send_response_server.worker_push_addresses  # one socket for all
     assert made.of(engine, 9.0) == set()
 

@@ -9,6 +9,7 @@ import types
 import pytest
 
 from fd_postproc.fastdeploy.events import log
+from fd_postproc.fastdeploy.events.log import tell_variables
 from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.fastdeploy.worker import kernel_warmup
 from fd_postproc.fastdeploy.worker.save_ops import SaveOp
@@ -96,6 +97,10 @@ def test_unreadable_switches_are_said_and_are_safe(double, originals, log, monke
     assert [
         os.environ[f"FD_POSTPROC_{name}"] for name in ("CHECKSUM", "FLIGHT_TOKENS", "KEEP_STALE")
     ] == list("100")
+    told = []  # a process may have two sides, each with a log
+    for _ in range(2):
+        tell_variables(types.SimpleNamespace(name="another", error=told.append))
+    assert len([one for one in told if "FD_POSTPROC_FLIGHT_TOKENS='perhaps'" in one]) == 1
 
 
 @each("platform", ["xpu", "iluvatar", "gcu"])
