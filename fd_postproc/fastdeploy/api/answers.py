@@ -171,10 +171,11 @@ class Answer(Inbox):
     def _withhold_experts(self, result: dict[str, Any]) -> None:
         """Withhold those of every choice, closed or not: the last ones are shown."""
         experts = result.get("routing_data")
-        if experts is not None and result.get("finished") and "routed_experts" in self._shown:
-            is_shown = not self.STOPS or result["request_id"] == self._last
+        if experts is None or not result.get("finished") or "routed_experts" not in self._shown:
+            return
+        if not self.STOPS or result["request_id"] == self._last:
             numbers = importlib.import_module("numpy").asarray(experts)  # as FastDeploy has it
-            if is_shown and numbers.dtype.kind == "i" and numbers.size and numbers.flags.c_contiguous:
+            if numbers.dtype.kind == "i" and numbers.size and numbers.flags.c_contiguous:
                 self._experts, result["routing_data"] = numbers, None
 
     def _withhold(self, choice: Choice, result: dict[str, Any], outputs: dict[str, Any]) -> None:
